@@ -1,4 +1,4 @@
-// HostMemory: the budget, the high-water mark, any std::pmr resource below it.
+// HostMemory: the budget, the high-water mark, and any std::pmr resource as upstream.
 #include "sparsesync/memory.h"
 
 #include <gtest/gtest.h>
@@ -10,7 +10,7 @@
 namespace sparsesync {
 namespace {
 
-TEST(HostMemory, counts_what_is_in_use) {
+TEST(HostMemory, counts_the_bytes_in_use) {
   HostMemory memory;
   void* const a = memory.allocate(100, 64, {});
   void* const b = memory.allocate(50, 8, {});
@@ -24,13 +24,13 @@ TEST(HostMemory, counts_what_is_in_use) {
   EXPECT_EQ(memory.in_use(), 0);
 }
 
-TEST(HostMemory, keeps_its_budget_and_says_what_would_be_needed) {
+TEST(HostMemory, enforces_its_budget_and_reports_the_needed_bytes) {
   HostMemory memory(1000);
   void* const a = memory.allocate(600, 8, {});
   EXPECT_NE(a, nullptr);
   try {
     memory.allocate(401, 8, {});
-    FAIL() << "allocated";
+    FAIL() << "exceeded the budget";
   } catch (const BudgetError& error) {
     EXPECT_EQ(error.needed(), 1001);
     EXPECT_EQ(error.budget(), 1000);
@@ -57,7 +57,7 @@ TEST(HostMemory, spares_a_quarter_of_its_budget) {
   EXPECT_TRUE(HostMemory().has_to_spare(std::size_t{1} << 50U));
 }
 
-TEST(HostMemory, takes_its_memory_from_upstream) {
+TEST(HostMemory, allocates_from_upstream) {
   std::pmr::monotonic_buffer_resource arena;
   HostMemory memory(std::nullopt, &arena);
   void* const a = memory.allocate(128, 32, {});

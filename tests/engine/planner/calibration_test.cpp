@@ -1,5 +1,5 @@
-// The probe: which pairs it takes, what it times, and that nothing is faster than its link. How
-// near the link it comes depends on the machine and is not tested.
+// The link probe: the pairs that it selects, its measurements, and that no measurement is faster
+// than the link. How close it gets to the link's speed depends on the machine and is not tested.
 #include "engine/planner/calibration/measure.h"
 
 #include <algorithm>
@@ -23,7 +23,7 @@ ProbedWorkers probed_in(int size, int per_node, bool each_a_node) {
   return probed_workers(*network.join(Rank{0}), options);
 }
 
-TEST(ProbedWorkers, one_of_the_own_node_and_one_of_three_others) {
+TEST(ProbedWorkers, one_on_the_same_node_and_one_on_each_of_three_others) {
   EXPECT_EQ(numbers(probed_in(5, 2, false).intra), (std::vector<int>{1}));
   EXPECT_EQ(numbers(probed_in(5, 2, false).inter), (std::vector<int>{2, 4}));
   EXPECT_EQ(numbers(probed_in(4, 4, false).intra), (std::vector<int>{1}));
@@ -34,7 +34,7 @@ TEST(ProbedWorkers, one_of_the_own_node_and_one_of_three_others) {
   EXPECT_EQ(numbers(probed_in(8, 8, true).inter), (std::vector<int>{1, 2, 3}));
 }
 
-TEST(ProbedWorkers, load_takes_three) {
+TEST(ProbedWorkers, load_needs_three_workers) {
   const auto loads = [](int size, int per_node, bool each_a_node) {
     const ProbedWorkers probed = probed_in(size, per_node, each_a_node);
     return std::pair(probed.all_between_nodes, probed.all_inside_nodes);
@@ -52,7 +52,7 @@ TEST(ProbedWorkers, load_takes_three) {
   EXPECT_EQ(probed_workers(*network.join(Rank{0}), idle).probes(), 2U);
 }
 
-/// What each worker brings home.
+/// Returns the measurements of each worker.
 std::vector<ProbedLinks> probed(LocalNetwork& network, int size, const ProbeOptions& options) {
   std::vector<ProbedLinks> found(static_cast<std::size_t>(size));
   expect_no_errors(run_transports(network, size, [&](std::unique_ptr<Transport>& transport) {
@@ -71,7 +71,7 @@ TEST(ProbeLinks, worker_0_times_every_size_in_every_pass) {
   options.longest_s = 1e9;
   options.probe_done = [&] { ++probes_done; };
   const std::vector<ProbedLinks> found = probed(network, 4, options);
-  EXPECT_EQ(probes_done, 2 * 3) << "one pass counts for nobody";
+  EXPECT_EQ(probes_done, 2 * 3) << "the warm-up pass is reported, too";
   for (const auto& samples : {found[0].inter, found[0].intra}) {
     for (const std::int64_t size : kProbeSizes) {
       const auto bytes = static_cast<double>(size + kHeaderBytes);
@@ -90,7 +90,7 @@ TEST(ProbeLinks, worker_0_times_every_size_in_every_pass) {
   }
 }
 
-TEST(ProbeLinks, nothing_is_faster_than_its_link_and_large_messages_are_left_out) {
+TEST(ProbeLinks, no_sample_is_faster_than_its_link_and_large_messages_are_left_out) {
   const LocalLink link{10e6, 2e-3};
   LocalNetwork network(2, link);
   ProbeOptions options;
@@ -117,7 +117,7 @@ TEST(ProbeLinks, under_load_a_worker_receives_from_all) {
   const auto expect_received = [&](const std::vector<TimedTransfer>& samples, int from) {
     ASSERT_GE(samples.size(), 3U * 2);
     for (std::size_t i = 0; i < samples.size(); ++i) {
-      // Of three sizes at least, and of as many in both passes.
+      // At least three sizes, with the same number of samples in both passes.
       const std::size_t size = i % (samples.size() / 2);
       const std::int64_t of_each = kProbeSizes[size] / from + kHeaderBytes;
       const auto bytes = static_cast<double>(from * of_each);
@@ -133,7 +133,7 @@ TEST(ProbeLinks, under_load_a_worker_receives_from_all) {
   }
 }
 
-TEST(ProbeLinks, a_worker_that_left_is_an_error) {
+TEST(ProbeLinks, a_worker_that_left_causes_an_error) {
   LocalNetwork network(3);
   const auto errors = run_transports(network, 3, [&](std::unique_ptr<Transport>& transport) {
     if (transport->rank() == Rank{1}) return;
@@ -143,7 +143,7 @@ TEST(ProbeLinks, a_worker_that_left_is_an_error) {
     probe_links(*transport, Context(memory), options);
   });
   EXPECT_TRUE(is<PeerLostError>(errors[0])) << text_of(errors[0]);
-  EXPECT_TRUE(errors[2]) << "worker 2 learns of it too";
+  EXPECT_TRUE(errors[2]) << "worker 2 did not fail";
 }
 
 TEST(ProbeHost, work_takes_time) {
@@ -157,7 +157,7 @@ TEST(ProbeHost, work_takes_time) {
                            .aggregated_rows = 1000,
                            .aggregated_bytes = 64'000}),
             0)
-      << "to encode and to aggregate";
+      << "encoding and aggregation";
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// What cannot hide, and why.
+// Exposed communication: phases that a schedule cannot hide, and the reasons.
 #include "engine/planner/schedule/timeline.h"
 
 #include <gtest/gtest.h>
@@ -11,7 +11,7 @@
 namespace sparsesync {
 namespace {
 
-/// So many layers whose gradients take a second each phase.
+/// Layers whose gradients take one second per layer and phase.
 struct Case {
   std::vector<ScheduledLayer> layers;
   BucketCosts costs = [](LayerRange range) {
@@ -32,7 +32,7 @@ double sum(const std::vector<ExposedPhase>& exposed) {
   return seconds;
 }
 
-TEST(Exposed, IsAllThatAStepWaitsFor) {
+TEST(Exposed, IsTheTotalWaitOfAStep) {
   const Case given{{{1, 2, 10}, {1, 2, 10}, {1, 2, 10}, {1, 2, 10}}};
   for (const SchedulePolicy& policy : schedule_policies()) {
     const Schedule schedule = given.by(std::string(policy.name).c_str());
@@ -50,7 +50,7 @@ TEST(Exposed, IsAllThatAStepWaitsFor) {
 }
 
 TEST(Exposed, AnInputEmbeddingIsReadyLastAndNeededFirst) {
-  // All others hide by far.
+  // The communication of all other layers is hidden completely.
   const Case given{{{1, 2, 10}, {9, 18, 10}, {9, 18, 10}}};
   const Schedule schedule = given.by("dear");
   const std::vector<ExposedPhase> found = exposed_phases(given.layers, given.costs, schedule);
@@ -63,7 +63,7 @@ TEST(Exposed, AnInputEmbeddingIsReadyLastAndNeededFirst) {
   }
 }
 
-TEST(Exposed, HasTheReasonThatTheScheduleGivesIt) {
+TEST(Exposed, HasAReasonThatDependsOnTheSchedule) {
   const Case slow{{{0.1, 0.2, 10}, {0.1, 0.2, 10}, {0.1, 0.2, 10}}};
   const auto reasons = [&](const char* policy, Phase phase) {
     std::vector<std::string> found;
@@ -86,7 +86,7 @@ TEST(Exposed, HasTheReasonThatTheScheduleGivesIt) {
             Twice(2, "the next forward pass needs it before the link has transferred it"));
 }
 
-TEST(Exposed, IsNothingWhereNothingCrosses) {
+TEST(Exposed, IsEmptyIfNothingIsSent) {
   const std::vector<ScheduledLayer> layers{{1, 2, 10}};
   const BucketCosts nothing = [](LayerRange) { return BucketSeconds{}; };
   EXPECT_TRUE(exposed_phases(layers, nothing, one_after_another(layers, {{0, 0}})).empty());

@@ -1,5 +1,5 @@
-// The fit of a link: known latencies and rates come back from samples with noise and outliers, and
-// what cannot be fitted is said.
+// The fit of a link: it recovers known latencies and rates from samples with noise and outliers,
+// and reports inputs that it cannot fit.
 #include "engine/planner/calibration/fit.h"
 
 #include <gtest/gtest.h>
@@ -31,9 +31,9 @@ double between(Random& random, double low, double high) {
 }
 
 struct Noise {
-  double share = 0;           // standard deviation over the time
-  double outliers = 0;        // share of samples
-  double outlier_factor = 1;  // that they take longer by
+  double share = 0;           // standard deviation, relative to the time
+  double outliers = 0;        // share of samples that are outliers
+  double outlier_factor = 1;  // factor by which outliers are slower
 };
 
 std::vector<TimedTransfer> samples_of(Random& random, double latency, double rate, Noise noise,
@@ -50,7 +50,7 @@ std::vector<TimedTransfer> samples_of(Random& random, double latency, double rat
   return samples;
 }
 
-TEST(FitLink, ExactSamplesGiveTheLinkBack) {
+TEST(FitLink, ExactSamplesRecoverTheLink) {
   Random random(testing::seed());
   for (int round = 0; round < 50; ++round) {
     const double latency = between(random, 1e-7, 1e-2);
@@ -63,7 +63,7 @@ TEST(FitLink, ExactSamplesGiveTheLinkBack) {
   }
 }
 
-TEST(FitLink, NoiseAndOutliersDoNotCarryItAway) {
+TEST(FitLink, IsRobustToNoiseAndOutliers) {
   Random random(testing::seed());
   int latency_within = 0;
   int rate_within = 0;
@@ -81,12 +81,12 @@ TEST(FitLink, NoiseAndOutliersDoNotCarryItAway) {
     latency_within += link.latency_ci.low <= latency && latency <= link.latency_ci.high ? 1 : 0;
     rate_within += link.rate_ci.low <= rate && rate <= link.rate_ci.high ? 1 : 0;
   }
-  // 95% are aimed at; outliers that are always late shift some.
+  // The intervals aim at a coverage of 95%. Outliers are always late, so they shift some of them.
   EXPECT_GE(latency_within, kRounds * 8 / 10);
   EXPECT_GE(rate_within, kRounds * 8 / 10);
 }
 
-TEST(FitLink, MoreNoiseMakesWiderIntervals) {
+TEST(FitLink, MoreNoiseGivesWiderIntervals) {
   const auto width = [](double noise) {
     Random random(testing::seed());
     const FittedLink link = fit_link(samples_of(random, 1e-5, 1e9, {noise, 0, 1}));
@@ -96,10 +96,10 @@ TEST(FitLink, MoreNoiseMakesWiderIntervals) {
   EXPECT_LT(width(0), 1e-3);
 }
 
-TEST(FitLink, WhatAMachineDoesForAPassIsInTheInterval) {
+TEST(FitLink, TheIntervalIncludesVariationBetweenPasses) {
   Random random(testing::seed());
-  // Each pass finds the whole machine quicker or slower: of the timings of one size alone nobody
-  // could tell.
+  // In each pass, the whole machine is faster or slower. The samples of a single pass do not show
+  // this.
   int within = 0;
   constexpr int kRounds = 100;
   for (int round = 0; round < kRounds; ++round) {
@@ -113,11 +113,11 @@ TEST(FitLink, WhatAMachineDoesForAPassIsInTheInterval) {
     const FittedLink link = fit_link(samples);
     within += link.latency_ci.low <= 1e-4 && 1e-4 <= link.latency_ci.high ? 1 : 0;
   }
-  // 95% are aimed at; with plain percentiles of 9 passes it would be 90%.
+  // The intervals aim at a coverage of 95%. Plain percentiles of 9 passes would reach 90%.
   EXPECT_GE(within, kRounds * 88 / 100);
 }
 
-TEST(FitLink, IsTheSameBitsAndAnyOrderWillDo) {
+TEST(FitLink, HasTheSameBitsForAnyOrderOfSamples) {
   Random random(testing::seed());
   std::vector<TimedTransfer> samples = samples_of(random, 1e-5, 1e9, {0.05, 0.1, 8});
   const FittedLink first = fit_link(samples);
@@ -130,14 +130,14 @@ TEST(FitLink, IsTheSameBitsAndAnyOrderWillDo) {
 }
 
 TEST(FitLink, ALatencyIsNeverNegative) {
-  // The line through these points starts below 0.
+  // The line through these points has a negative intercept.
   const FittedLink link =
       fit_link(std::vector<TimedTransfer>{{1000, 1e-3}, {2000, 2.1e-3}, {4000, 4.4e-3}});
   EXPECT_EQ(link.latency_s, 0);
   EXPECT_NEAR(link.rate_bps, 8e6, 1e6);
 }
 
-TEST(FitLink, SaysWhatCannotBeFitted) {
+TEST(FitLink, ReportsInputsThatCannotBeFitted) {
   const auto refused = [](const std::vector<TimedTransfer>& samples,
                           const std::vector<std::string>& parts) {
     expect_error<InputError>([&] { fit_link(samples); }, parts);
@@ -155,7 +155,7 @@ TEST(FitLink, SaysWhatCannotBeFitted) {
       {"more bytes take no longer", "repeat"});
 }
 
-/// A step that does some of everything, as much as its number says.
+/// Returns a step with some of every kind of work. The amounts depend on `number`.
 Work work_of(std::uint64_t number) {
   Work work;
   for (const HostCost& cost : kHostCosts) {
@@ -164,7 +164,7 @@ Work work_of(std::uint64_t number) {
   return work;
 }
 
-TEST(FitHost, ExactSamplesGiveTheCostsBack) {
+TEST(FitHost, ExactSamplesRecoverTheCosts) {
   const HostCosts costs{1e-9, 2e-10, 8e-9, 3e-10, 1.5e-8, 4e-8, 0, 5e-8, 6e-8};
   std::vector<TimedWork> samples;
   for (std::uint64_t number = 0; number < 40; ++number) {
@@ -176,8 +176,8 @@ TEST(FitHost, ExactSamplesGiveTheCostsBack) {
   }
 }
 
-TEST(FitHost, NoCostIsNegativeAndNothingDoneCostsNothing) {
-  // Twice the rows take half as long: a line would fall.
+TEST(FitHost, NoCostIsNegativeAndNoWorkCostsNothing) {
+  // Twice the rows take half the time, so a fitted line would have a negative slope.
   Work few;
   few.sorted_rows = 1000;
   few.messages = 1;
@@ -190,11 +190,11 @@ TEST(FitHost, NoCostIsNegativeAndNothingDoneCostsNothing) {
     const bool done = cost.amount == &Work::messages;
     EXPECT_EQ(found.*cost.seconds > 0, done) << cost.name;
   }
-  // The least squares of message_s / 2 - 1 and message_s / 1 - 1.
+  // Minimizes the squares of message_s / 2 - 1 and message_s / 1 - 1.
   EXPECT_NEAR(found.message_s, 1.2, 1e-9);
 }
 
-TEST(FitHost, SaysWhatCannotBeFitted) {
+TEST(FitHost, ReportsInputsThatCannotBeFitted) {
   expect_error<InputError>([] { fit_host({}); }, {"no step was timed"});
   for (const double seconds : {0.0, -1.0, std::nan("")}) {
     expect_error<InputError>(

@@ -1,5 +1,5 @@
-// Merging: exact is what trying all mergings finds, overlap is close to it, greedy is the paper's,
-// and not always the best.
+// Merging of layers into buckets. Exact merging matches an exhaustive search. Merging for overlap
+// is close to it. Greedy merging follows the paper and is not always optimal.
 #include "engine/planner/schedule/merge.h"
 
 #include <algorithm>
@@ -17,7 +17,7 @@ namespace {
 using testing::Random;
 using testing::seed;
 
-/// A model, and start-ups and rates of its phases.
+/// A model, and the start-up times and rates of its phases.
 struct Case {
   std::vector<ScheduledLayer> layers;
   BucketSeconds start;
@@ -49,7 +49,7 @@ Case some_case(Random& random, int layers) {
   return some;
 }
 
-/// Calls `see` with every merging that there is: layers of different kinds are in none together.
+/// Calls `see` with every possible merging. Layers of different kinds are never merged.
 template <typename See>
 void for_each_merging(std::span<const ScheduledLayer> layers, See&& see) {
   const int count = static_cast<int>(layers.size());
@@ -69,10 +69,10 @@ void for_each_merging(std::span<const ScheduledLayer> layers, See&& see) {
   }
 }
 
-/// How a schedule is made of buckets.
+/// Builds a schedule from buckets.
 using Steps = Schedule (*)(std::span<const ScheduledLayer>, std::vector<LayerRange>);
 
-/// The least that any merging takes.
+/// Returns the shortest step time over all mergings.
 double least_of_all(std::span<const ScheduledLayer> layers, const BucketCosts& costs, Steps steps) {
   double least = std::numeric_limits<double>::infinity();
   for_each_merging(layers, [&](const std::vector<LayerRange>& buckets) {
@@ -93,12 +93,12 @@ TEST(MergeExactly, IsTheBestOfAllMergings) {
   }
 }
 
-TEST(MergeExactly, IsTheBestWhateverBucketsCost) {
+TEST(MergeExactly, IsTheBestForAnyCostsOfBuckets) {
   Random random(seed() + 1);
   for (int round = 0; round < 200; ++round) {
     const int layers = 2 + static_cast<int>(random.below(8));
     const Case some = some_case(random, layers);
-    // A range costs more than each of its parts, and otherwise anything.
+    // A range costs more than each of its parts. Its cost is otherwise random.
     std::map<std::pair<int, int>, double> drawn;
     for (int size = 1; size <= layers; ++size) {
       for (int first = 0; first + size <= layers; ++first) {
@@ -118,9 +118,9 @@ TEST(MergeExactly, IsTheBestWhateverBucketsCost) {
   }
 }
 
-/// Where the paper's greedy merging is not the best: each layer is ready so soon after the next
-/// that joining it saves a start-up, and so all wait for the last.
-TEST(MergeGreedily, MayWaitForAllWhereTheBestDoesNot) {
+/// A case in which the paper's greedy merging is not optimal. Each layer is ready so soon after the
+/// next that merging the two saves a start-up. In the end all layers wait for the last one.
+TEST(MergeGreedily, MayWaitForAllLayersWhenTheBestMergingDoesNot) {
   std::vector<ScheduledLayer> layers(12, {0.0, 1.0, 10.0, 0});
   const BucketCosts costs = [](LayerRange range) {
     return BucketSeconds{0, 1.5 + 0.05 * 10 * range.size(), 0};

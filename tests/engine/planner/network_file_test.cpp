@@ -1,5 +1,4 @@
-// NETWORK.json: what is written is read back to the bit; what is missing or makes no sense is
-// named.
+// NETWORK.json: files are read back with the same bits, and errors name missing or invalid values.
 #include "sparsesync/network_file.h"
 
 #include <gtest/gtest.h>
@@ -33,7 +32,7 @@ void expect_same(const std::optional<FittedLink>& a, const std::optional<FittedL
   EXPECT_EQ(a->rate_ci.high, b->rate_ci.high);
 }
 
-TEST(NetworkFiles, AreReadAsTheyWereWritten) {
+TEST(NetworkFiles, SurviveARoundTrip) {
   const Scratch scratch;
   for (const bool inter : {true, false}) {
     for (const bool intra : {true, false}) {
@@ -53,7 +52,7 @@ TEST(NetworkFiles, AreReadAsTheyWereWritten) {
   }
 }
 
-TEST(NetworkFiles, AreAModelOfTheLinkThatIsAskedFor) {
+TEST(NetworkFiles, GiveAModelOfTheRequestedLink) {
   const Network between = kNetwork.network();
   EXPECT_EQ(between.rate_bps, kNetwork.inter->rate_bps);
   EXPECT_EQ(between.latency_s, kNetwork.inter->latency_s);
@@ -67,11 +66,11 @@ TEST(NetworkFiles, AreAModelOfTheLinkThatIsAskedFor) {
   EXPECT_EQ(one.network().rate_bps, kNetwork.intra->rate_bps);
 }
 
-TEST(NetworkFiles, SayWhatALinkDoesUnderLoadWhereThatWasMeasured) {
+TEST(NetworkFiles, ContainTheLinkUnderLoadIfItWasMeasured) {
   const Scratch scratch;
   NetworkFile network = kNetwork;
   network.inter_loaded = FittedLink{9e-05, 2e9, {8e-05, 1e-04}, {1.5e9, 2.5e9}};
-  // A message alone is as late as before; what all send at once comes at the rate under load.
+  // A single message keeps its latency. Concurrent messages have the rate under load.
   EXPECT_EQ(network.network().latency_s, network.inter->latency_s);
   EXPECT_EQ(network.network().rate_bps, network.inter_loaded->rate_bps);
   EXPECT_EQ(network.network(false).rate_bps, network.intra->rate_bps);
@@ -80,7 +79,7 @@ TEST(NetworkFiles, SayWhatALinkDoesUnderLoadWhereThatWasMeasured) {
   expect_same(read.inter_loaded, network.inter_loaded);
   expect_same(read.intra_loaded, network.intra_loaded);
 
-  // What another program wrote says nothing of load.
+  // Files of other programs may have no measurement under load.
   Json json = Json::parse(network_json(network, {}));
   json["links"]["inter"].erase("loaded");
   write_all(scratch / "n.json", json.dump());
@@ -93,7 +92,7 @@ TEST(NetworkFiles, SayWhatALinkDoesUnderLoadWhereThatWasMeasured) {
   expect_error<InputError>([&] { read_network(scratch / "n.json"); }, {"links.inter.loaded"});
 }
 
-TEST(NetworkFiles, WhatNobodyMeasuredOfAHostCostsNothing) {
+TEST(NetworkFiles, UnmeasuredHostCostsAreZero) {
   const Scratch scratch;
   Json json = Json::parse(network_json(kNetwork, {}));
   json["host"] = {{"encode_s_per_byte", 1e-9}, {"aggregate_s_per_byte", 2e-9}};
@@ -108,7 +107,8 @@ class BadNetworkFile : public ::testing::Test {
  protected:
   BadNetworkFile() : json_(Json::parse(network_json(kNetwork, {}))) {}
 
-  /// Reading the file as it is now fails, and the text has the file's name and all parts.
+  /// Expects that reading the current file fails with a message that contains the file's name and
+  /// all parts.
   void expect_refused(std::vector<std::string> parts) {
     write_all(scratch_ / "bad.json", json_.dump());
     parts.emplace_back("bad.json");
@@ -134,7 +134,7 @@ TEST_F(BadNetworkFile, MissingKeysAreNamed) {
   }
 }
 
-TEST_F(BadNetworkFile, ValuesThatMakeNoSenseAreNamed) {
+TEST_F(BadNetworkFile, InvalidValuesAreNamed) {
   const Json good = json_;
   struct Case {
     const char* path;
@@ -170,7 +170,7 @@ TEST_F(BadNetworkFile, ValuesThatMakeNoSenseAreNamed) {
   expect_refused({"is a list of 0, not an object"});
 }
 
-TEST_F(BadNetworkFile, WhatIsNotJsonIsSaidToBeSo) {
+TEST_F(BadNetworkFile, InvalidJsonIsReported) {
   const std::string good = network_json(kNetwork, {});
   const auto refused = [&](const std::string& text, const std::vector<std::string>& parts) {
     write_all(scratch_ / "bad.json", text);

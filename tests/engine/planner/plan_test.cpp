@@ -1,4 +1,4 @@
-// The planner: what trials showed takes the place of what was expected; what is worth a trial.
+// The planner: results of trials replace predictions, and only promising candidates are tried.
 #include "engine/planner/scheme/plan.h"
 
 #include <gtest/gtest.h>
@@ -38,7 +38,7 @@ class Planner : public ::testing::Test {
   }()};
 };
 
-TEST_F(Planner, takes_what_a_trial_showed_for_its_variant_and_the_median_for_others) {
+TEST_F(Planner, uses_trial_results_for_their_variant_and_the_median_for_others) {
   const std::vector<Prediction> before = plan_with(kQuick, {});
   const auto trial_of = [&](const char* scheme, double times) {
     const double expected = of(before, {scheme}).host_seconds;
@@ -48,7 +48,7 @@ TEST_F(Planner, takes_what_a_trial_showed_for_its_variant_and_the_median_for_oth
                   .gather = {.apart = quarter, .arriving = quarter}},
                  expected};
   };
-  // Of several the quickest counts.
+  // Of several trials, the fastest counts.
   const std::array trials{trial_of("owned", 3), trial_of("balanced", 0.5), trial_of("owned", 2.5),
                           trial_of("sparse_ps", 2)};
   const double median = (2 + 2.5) / 2;
@@ -72,7 +72,7 @@ TEST_F(Planner, takes_what_a_trial_showed_for_its_variant_and_the_median_for_oth
   EXPECT_TRUE(std::is_sorted(after.begin(), after.end(), is_better));
 }
 
-TEST_F(Planner, holds_a_trial_good_for_variants_that_cost_the_same) {
+TEST_F(Planner, applies_a_trial_to_variants_that_cost_the_same) {
   const std::vector<Prediction> before = plan_with(kQuick, {}, 2);
   const SchemeVariant tried{"all_gather", Communication::ring};
   const double expected = of(before, tried).host_seconds;
@@ -87,7 +87,7 @@ TEST_F(Planner, holds_a_trial_good_for_variants_that_cost_the_same) {
   }
 }
 
-TEST_F(Planner, knows_what_hides_behind_the_wire_of_what_a_trial_took) {
+TEST_F(Planner, overlaps_work_on_arriving_messages_with_the_network) {
   const auto seconds_if = [&](const HostSeconds& took) {
     const std::array trials{Trial{{"balanced"}, took, 1e-3}};
     return of(plan_with(kSlow, trials), {"balanced"}).seconds;
@@ -98,12 +98,12 @@ TEST_F(Planner, knows_what_hides_behind_the_wire_of_what_a_trial_took) {
   EXPECT_GT(arriving, seconds_if({}));
 }
 
-TEST_F(Planner, finds_nothing_worth_a_trial_where_processors_cost_nothing) {
+TEST_F(Planner, finds_nothing_worth_a_trial_if_processors_cost_nothing) {
   EXPECT_TRUE(worth_a_trial(plan_with({50e-6, 200e6}, {})).empty());
   EXPECT_GT(worth_a_trial(plan_with(kQuick, {})).size(), 1U);
 }
 
-/// Seconds of a way whose processors take a second of what is expected.
+/// Returns a prediction with these times, of which one second is CPU time. It has not been tried.
 Prediction expected(const char* scheme, double seconds, double at_best, double at_worst) {
   Prediction prediction{{scheme}};
   prediction.seconds = seconds;
@@ -124,23 +124,24 @@ std::vector<std::string> schemes_of(const std::vector<SchemeVariant>& variants) 
   return schemes;
 }
 
-TEST(WorthATrial, is_what_may_turn_out_to_be_the_fastest) {
+TEST(WorthATrial, includes_candidates_that_may_be_the_fastest) {
   const auto worth = [](const std::vector<Prediction>& predictions) {
     return schemes_of(worth_a_trial(predictions));
   };
   using Schemes = std::vector<std::string>;
   EXPECT_EQ(worth({}), Schemes{});
   EXPECT_EQ(worth({expected("a", 4, 3, 6)}), Schemes{});
-  // The first if it may fall behind, others if they may go ahead.
+  // The first candidate is tried if it may be slower than another one. The others are tried if they
+  // may be faster than the first.
   EXPECT_EQ(worth({expected("a", 4, 3, 6), expected("b", 8, 7, 9)}), Schemes{});
   EXPECT_EQ(worth({expected("a", 4, 3, 6), expected("b", 6, 5, 7)}), Schemes{"a"});
   EXPECT_EQ(worth({expected("a", 4, 3, 6), expected("b", 5, 3.9, 7), expected("c", 9, 5, 12)}),
             (Schemes{"a", "b"}));
-  // What was tried often enough is not tried again.
+  // Candidates with enough trials are not tried again.
   EXPECT_EQ(worth({tried("a", 4), expected("b", 5, 3, 8)}), Schemes{"b"});
   EXPECT_EQ(worth({expected("a", 4, 3, 6), tried("b", 5)}), Schemes{"a"});
   EXPECT_EQ(worth({tried("a", 4), tried("b", 5)}), Schemes{});
-  // Nor what cannot be used.
+  // Candidates that cannot be used are not tried either.
   std::vector<Prediction> ruled{expected("a", 4, 3, 6), expected("b", 5, 3, 8)};
   ruled[1].ruled_out = "no room";
   EXPECT_EQ(worth(ruled), Schemes{});

@@ -1,5 +1,5 @@
-// Recorded workers: the transport suite through a recording, records that agree with what was
-// moved and with theory, and turns that nobody waits for forever.
+// Recorded workers: the transport suite through a recording, records that agree with the actual
+// traffic and with theory, and waits for a turn that always end.
 #include "engine/planner/calibration/recording.h"
 
 #include <algorithm>
@@ -11,12 +11,12 @@
 namespace sparsesync::testing {
 namespace {
 
-/// Workers of one process, each in a step of a recording from beginning to end.
+/// Returns workers of one process that each record a step for the whole test body.
 WorkersUnderTest recorded_workers() {
   WorkersUnderTest workers = local_workers("recorded", {});
   const auto run = workers.run;
   workers.run = [run](int size, const WorkersUnderTest::Body& body) {
-    // Bodies wait for each other beside the transport: a turn for each.
+    // Bodies also wait for each other outside the transport, so each worker needs a turn.
     Recording recording(size, size);
     return run(size, [&](std::unique_ptr<Transport>& transport) {
       transport = recording.wrap(std::move(transport));
@@ -32,11 +32,11 @@ INSTANTIATE_TEST_SUITE_P(recording, TransportSuite, ::testing::Values(recorded_w
 
 struct RecordedSession {
   std::vector<RecordedStep> steps;
-  std::vector<std::vector<TransportCounters>> counters;  // [step][worker]: what the step added
+  std::vector<std::vector<TransportCounters>> counters;  // additions per step: [step][worker]
 };
 
-/// Steps of one bucket of f32 rows, `rows` of them touched by each worker.
-/// @param adapts  after each step
+/// Records steps of one bucket of f32 rows. Each worker touches `rows` rows.
+/// @param adapts  whether to adapt after each step
 RecordedSession recorded_session(const std::string& scheme, int size, const TensorSpec& tensor,
                                  Index rows, int steps, bool adapts = false) {
   LocalNetwork network(size);
@@ -68,7 +68,7 @@ RecordedSession recorded_session(const std::string& scheme, int size, const Tens
   return recorded;
 }
 
-/// The same as if processors took no time.
+/// Returns the step without CPU time.
 RecordedStep without_computing(RecordedStep step) {
   for (std::vector<RecordedEvent>& events : step.workers) {
     for (RecordedEvent& event : events) event.seconds = 0;
@@ -82,7 +82,7 @@ double on_link(std::int64_t bytes) {
   return static_cast<double>(bytes) * 8 / *kLink.rate_bps;
 }
 
-TEST(Recording, says_what_was_moved_and_computed) {
+TEST(Recording, contains_traffic_and_computation) {
   for (const char* scheme : {"balanced", "balanced_hash", "dense_ring", "all_gather"}) {
     for (const int size : {1, 2, 5}) {
       const RecordedSession recorded =
@@ -106,7 +106,7 @@ TEST(Recording, says_what_was_moved_and_computed) {
   }
 }
 
-TEST(Recording, a_ring_takes_what_theory_says) {
+TEST(Recording, a_ring_takes_the_theoretical_time) {
   for (const int size : {2, 3, 8}) {
     // Chunks of equal size.
     const RecordedSession dense =
@@ -125,11 +125,11 @@ TEST(Recording, a_ring_takes_what_theory_says) {
   }
 }
 
-TEST(Recording, two_balanced_workers_take_what_theory_says) {
+TEST(Recording, two_balanced_workers_take_the_theoretical_time) {
   const RecordedSession recorded =
       recorded_session("balanced", 2, {"t", 50'000, 16, DType::f32}, 3000, 1);
   const RecordedStep step = without_computing(recorded.steps[0]);
-  // Each sends one message in each phase, and both read as soon as they have posted.
+  // Each worker sends one message in each phase, and both read as soon as they have posted.
   std::array<std::array<double, 2>, 2> bytes{};  // [phase][worker]
   for (std::size_t worker = 0; worker < 2; ++worker) {
     std::size_t phase = 0;
@@ -141,7 +141,7 @@ TEST(Recording, two_balanced_workers_take_what_theory_says) {
   std::array<double, 2> begin{};
   for (const std::array<double, 2>& phase : bytes) {
     std::array<double, 2> end{};
-    const double both = std::max(begin[0], begin[1]);  // a sender waits until it is read
+    const double both = std::max(begin[0], begin[1]);  // a sender waits for its reader
     for (std::size_t worker = 0; worker < 2; ++worker) {
       const double arrival = begin[1 - worker] + kLink.latency_s + phase[1 - worker];
       end[worker] = std::max({arrival, begin[worker] + phase[worker], both});
@@ -168,8 +168,9 @@ TEST(Recording, balanced_fills_its_links) {
   }
 }
 
-/// Groups are numbered as they are posted: the push; the pull, or its indices and then its values.
-TEST(Recording, a_large_pull_is_put_in_order_while_its_values_are_on_their_way) {
+/// Groups are numbered in posting order: the push, then the pull. A pull in two pieces has one
+/// group for indices and one for values.
+TEST(Recording, a_large_pull_is_sorted_while_its_values_are_in_flight) {
   using Kind = RecordedEvent::Kind;
   constexpr int kSize = 8;
   const RecordedSession recorded =
@@ -178,7 +179,7 @@ TEST(Recording, a_large_pull_is_put_in_order_while_its_values_are_on_their_way) 
   RecordedStep in_pieces = without_computing(recorded.steps[1]);
   const double whole_seconds = replayed_seconds(whole, kLink);
   const double seconds = replayed_seconds(in_pieces, kLink);
-  double way_of_values = 0;
+  double seconds_of_values = 0;
   for (std::vector<RecordedEvent>& events : in_pieces.workers) {
     std::array<std::vector<std::size_t>, 3> sends;
     std::array<std::vector<std::size_t>, 3> takes;
@@ -196,20 +197,20 @@ TEST(Recording, a_large_pull_is_put_in_order_while_its_values_are_on_their_way) 
     EXPECT_LT(sends[1].back(), sends[2].front());
     EXPECT_LT(sends[2].back(), takes[1].front());
     EXPECT_LT(takes[1].back(), takes[2].front());
-    way_of_values = on_link(values);
-    // Work once all indices are there.
-    events[takes[1].back()].seconds = way_of_values / 2;
+    seconds_of_values = on_link(values);
+    // Add work that starts when all indices have arrived.
+    events[takes[1].back()].seconds = seconds_of_values / 2;
   }
-  // The same work once all of a whole message is there.
+  // Add the same work after the complete message has arrived.
   for (std::vector<RecordedEvent>& events : whole.workers) {
     for (const RecordedEvent& event : events) EXPECT_LT(event.group, 2);
-    events.push_back({Kind::compute, 0, 0, 0, way_of_values / 2});
+    events.push_back({Kind::compute, 0, 0, 0, seconds_of_values / 2});
   }
-  EXPECT_NEAR(replayed_seconds(whole, kLink), whole_seconds + way_of_values / 2, 1e-9);
+  EXPECT_NEAR(replayed_seconds(whole, kLink), whole_seconds + seconds_of_values / 2, 1e-9);
   EXPECT_NEAR(replayed_seconds(in_pieces, kLink), seconds, 1e-9);
 }
 
-TEST(Recording, what_is_not_in_a_step_leaves_no_trace) {
+TEST(Recording, messages_outside_of_a_step_are_not_recorded) {
   LocalNetwork network(2);
   Recording recording(2);
   expect_no_errors(run_transports(network, 2, [&](std::unique_ptr<Transport>& transport) {
@@ -222,7 +223,7 @@ TEST(Recording, what_is_not_in_a_step_leaves_no_trace) {
     exchange_all(*transport, 1, 10);
     recording.end_step(rank);
     exchange_all(*transport, 2, 10);
-    // A step that is not ended counts for nothing.
+    // A step that is never ended is not recorded.
     recording.begin_step(rank, soon());
     exchange_all(*transport, 3, 10);
   }));
@@ -234,12 +235,12 @@ TEST(Recording, what_is_not_in_a_step_leaves_no_trace) {
   EXPECT_TRUE(recording.take_steps().empty());
 }
 
-TEST(Recording, nobody_waits_for_a_turn_beyond_the_deadline) {
+TEST(Recording, waits_for_a_turn_end_at_the_deadline) {
   Recording recording(2);
   recording.begin_step(Rank{1}, soon());
   try {
     recording.begin_step(Rank{0}, Clock::now() + std::chrono::milliseconds(20));
-    FAIL() << "there is one turn";
+    FAIL() << "got a turn, although there is only one";
   } catch (const DeadlineError& error) {
     EXPECT_NE(std::string(error.what()).find("worker 1"), std::string::npos) << error.what();
   }
@@ -247,7 +248,7 @@ TEST(Recording, nobody_waits_for_a_turn_beyond_the_deadline) {
   recording.begin_step(Rank{0}, soon());
 }
 
-TEST(Recording, an_abort_frees_those_that_wait_for_a_turn) {
+TEST(Recording, an_abort_ends_waits_for_a_turn) {
   LocalNetwork network(2);
   Recording recording(2);
   std::atomic<bool> holds = false;
@@ -261,7 +262,7 @@ TEST(Recording, an_abort_frees_those_that_wait_for_a_turn) {
       holds = true;
       std::this_thread::sleep_for(std::chrono::milliseconds(20));
       transport->abort("no more");
-      // It keeps its turn, and the other goes on nevertheless.
+      // This worker keeps its turn. The other one must continue nevertheless.
     } else {
       while (!holds) std::this_thread::yield();
       recording.begin_step(rank, soon());
@@ -272,14 +273,14 @@ TEST(Recording, an_abort_frees_those_that_wait_for_a_turn) {
   EXPECT_TRUE(is<AbortedError>(errors[1])) << text_of(errors[1]);
 }
 
-TEST(Recording, a_worker_that_leaves_in_a_step_is_lost_and_gives_its_turn_back) {
+TEST(Recording, a_worker_that_leaves_in_a_step_is_lost_and_returns_its_turn) {
   LocalNetwork network(3);
   Recording recording(3);
   const auto errors = run_transports(network, 3, [&](std::unique_ptr<Transport>& transport) {
     const Rank rank = transport->rank();
     transport = recording.wrap(std::move(transport));
     recording.begin_step(rank, soon());
-    if (rank == Rank{2}) return;  // with its turn
+    if (rank == Rank{2}) return;  // leaves while it has a turn
     HostMemory memory;
     const Context context(memory);
     exchange_all(*transport, 0, 10);
@@ -290,7 +291,7 @@ TEST(Recording, a_worker_that_leaves_in_a_step_is_lost_and_gives_its_turn_back) 
   }
 }
 
-TEST(Recording, a_step_begun_anew_forgets_the_one_that_failed) {
+TEST(Recording, a_restarted_step_discards_the_failed_one) {
   Recording recording(1);
   recording.begin_step(Rank{0}, soon());
   recording.begin_step(Rank{0}, Clock::now() + std::chrono::milliseconds(20));

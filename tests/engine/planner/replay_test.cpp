@@ -1,5 +1,5 @@
-// The virtual clock: times that are known in closed form, contention at both ends, arrivals in
-// virtual order, and records that cannot end.
+// The virtual clock: times with a closed form, contention at both ends, arrivals in virtual order,
+// and records that cannot finish.
 #include "engine/planner/calibration/replay.h"
 
 #include <gtest/gtest.h>
@@ -33,7 +33,7 @@ RecordedEvent finish(int group) {
   return {Kind::finish, group, 0, 0, 0};
 }
 
-constexpr double kRate = 8e6;  // a microsecond for each byte
+constexpr double kRate = 8e6;  // one microsecond per byte
 constexpr LocalLink kLink{kRate, 0.01};
 constexpr double kByte = 8 / kRate;
 
@@ -45,7 +45,7 @@ void expect_ends(const RecordedStep& step, const LocalLink& link, const std::vec
   }
 }
 
-TEST(Replay, OneMessageTakesLatencyAndBytes) {
+TEST(Replay, OneMessageTakesItsLatencyAndTheTimeOfItsBytes) {
   for (const std::int64_t bytes : {1, 32, 16'384, 16'385, 1'000'000}) {
     const RecordedStep step{{{send(0, 1, bytes), finish(0)}, {receive(0, 0), take(0, 0)}}};
     const double on_link = static_cast<double>(bytes) * kByte;
@@ -55,11 +55,12 @@ TEST(Replay, OneMessageTakesLatencyAndBytes) {
   }
 }
 
-TEST(Replay, ComputingTakesItsTimeAndOverlapsWithTheNetwork) {
+TEST(Replay, ComputingTakesTimeAndOverlapsWithTheNetwork) {
   const RecordedStep step{
       {{compute(0.5), send(0, 1, 100'000), compute(1), finish(0), compute(0.25)},
        {receive(0, 0), compute(2), take(0, 0, 0.125), compute(0.0625)}}};
-  // The message leaves at 0.5 and is there at 0.61: both work meanwhile. It is read at 2.
+  // The message leaves at 0.5 and arrives at 0.61. Both workers compute meanwhile, and the message
+  // is read at 2.
   expect_ends(step, kLink, {2.25, 2.1875});
   const RecordedStep idle{{{compute(0.5), send(0, 1, 100'000), finish(0)},
                            {receive(0, 0), take(0, 0, 0.125), compute(0.0625)}}};
@@ -67,14 +68,15 @@ TEST(Replay, ComputingTakesItsTimeAndOverlapsWithTheNetwork) {
 }
 
 TEST(Replay, SendersShareTheReceiversLink) {
-  // Each has 1,600,000 bytes: chunk by chunk in turn, so that both end together (but for a chunk).
+  // Each sender has 1,600,000 bytes. Chunks alternate, so both senders finish together, except for
+  // one chunk.
   const std::int64_t bytes = 16'384 * 100;
   const RecordedStep step{{{receive(0, 1), receive(0, 2), take(0, 1), take(0, 2)},
                            {send(0, 0, bytes), finish(0)},
                            {send(0, 0, bytes), finish(0)}}};
   const double one = static_cast<double>(bytes) * kByte;
   expect_ends(step, kLink, {0.01 + 2 * one, one, one});
-  // The first is complete a chunk before the second: not at half the time.
+  // The first message is complete one chunk before the second, and not after half the time.
   RecordedStep handled = step;
   handled.workers[0] = {receive(0, 1), receive(0, 2), take(0, 1), compute(100), take(0, 2)};
   const double chunk = 16'384 * kByte;
@@ -101,7 +103,7 @@ RecordedStep ring(int size, std::int64_t bytes, double handling) {
   return step;
 }
 
-TEST(Replay, ARingTakesAllItsSteps) {
+TEST(Replay, ARingTakesTheTimeOfAllSteps) {
   for (const int size : {2, 3, 8, 64}) {
     const std::int64_t bytes = 50'000;
     const double turn = 0.01 + static_cast<double>(bytes) * kByte + 0.002;
@@ -122,8 +124,9 @@ RecordedStep all_to_all(int size, std::int64_t bytes) {
   return step;
 }
 
-TEST(Replay, AllToAllFillsEveryLinkBothWays) {
-  // Worker r's i-th message goes to r + i: no two are on the way into the same worker.
+TEST(Replay, AllToAllFillsEveryLinkInBothDirections) {
+  // The i-th message of worker r goes to worker r + i. No two messages are sent to the same worker
+  // at the same time.
   for (const int size : {2, 5, 16}) {
     const std::int64_t bytes = 40'000;
     expect_ends(all_to_all(size, bytes), kLink,
@@ -132,14 +135,15 @@ TEST(Replay, AllToAllFillsEveryLinkBothWays) {
   }
 }
 
-TEST(Replay, WhatComesFirstOnTheseLinksIsTakenFirst) {
-  // In the run worker 2's message came first, and its handling took long. Here worker 1's is first
-  // and handled, cheaply, while the other is under way.
+TEST(Replay, TheFirstArrivalOnTheseLinksIsHandledFirst) {
+  // In the recorded run, the message of worker 2 arrived first and took long to handle. In the
+  // replay, the message of worker 1 arrives first. Its handling is short and overlaps with the
+  // other transfer.
   const RecordedStep step{{{receive(0, 1), receive(0, 2), take(0, 2, 5), take(0, 1, 0.5)},
                            {send(0, 0, 1000), finish(0)},
                            {compute(10), send(0, 0, 1000), finish(0)}}};
   expect_ends(step, {}, {15, 0, 10});
-  // And the other way round, by the size of messages alone.
+  // The reverse case, which depends only on message sizes.
   const RecordedStep sizes{{{receive(0, 1), receive(0, 2), take(0, 1, 1), take(0, 2, 3)},
                             {send(0, 0, 1'000'000), finish(0)},
                             {send(0, 0, 100), finish(0)}}};
@@ -149,7 +153,7 @@ TEST(Replay, WhatComesFirstOnTheseLinksIsTakenFirst) {
 }
 
 TEST(Replay, MessagesOfOneWorkerStayInOrder) {
-  // Two groups under way at once, taken in the other order.
+  // Two groups in flight at once, received in the opposite order.
   const RecordedStep step{{{send(0, 1, 1000), send(1, 1, 2000), finish(1), finish(0)},
                            {receive(0, 0), receive(1, 0), take(1, 0, 0.5), take(0, 0, 0.25)}}};
   expect_ends(step, kLink, {3000 * kByte, 0.01 + 3000 * kByte + 0.75});
@@ -158,18 +162,19 @@ TEST(Replay, MessagesOfOneWorkerStayInOrder) {
 TEST(Replay, ASenderWaitsForItsReader) {
   const RecordedStep step{{{send(0, 1, 1000), finish(0)}, {compute(7), receive(0, 0), take(0, 0)}}};
   expect_ends(step, kLink, {7, 7});
-  // A receive that is posted is read as soon as its worker waits for anything.
+  // A posted receive is read as soon as its worker waits for anything.
   const RecordedStep other{{{send(0, 1, 1000), finish(0), compute(2), send(1, 1, 1000), finish(1)},
                             {receive(0, 0), receive(1, 0), take(1, 0), take(0, 0)}}};
   expect_ends(other, kLink, {2 + 2000 * kByte, 2.01 + 2000 * kByte});
 }
 
-TEST(Replay, NobodyAndNothingTakesNoTime) {
+TEST(Replay, NoWorkersAndNoEventsTakeNoTime) {
   EXPECT_EQ(replayed_seconds({}, kLink), 0);
   expect_ends({{{}, {}, {}}}, kLink, {0, 0, 0});
 }
 
-/// Everybody sends everybody messages of random sizes, handles them, and so on.
+/// Generates a step in which workers repeatedly send messages of random sizes to all others and
+/// handle them.
 RecordedStep random_step(testing::Random& random, int size) {
   RecordedStep step;
   step.workers.resize(static_cast<std::size_t>(size));
@@ -199,7 +204,7 @@ TEST(Replay, TheSameRecordGivesTheSameBits) {
   }
 }
 
-TEST(Replay, NeverFasterThanTheBusiestLinkOrWorker) {
+TEST(Replay, IsNeverFasterThanTheBusiestLinkOrWorker) {
   testing::Random random(testing::seed());
   for (int round = 0; round < 30; ++round) {
     const int size = 2 + static_cast<int>(random.below(8));
@@ -226,15 +231,15 @@ TEST(Replay, NeverFasterThanTheBusiestLinkOrWorker) {
     }
     const double seconds = replayed_seconds(step, link);
     EXPECT_GE(seconds, least * (1 - 1e-12));
-    // And never slower than one thing after another.
+    // Never slower than a sequential execution, either.
     EXPECT_LE(seconds, all_work + 2 * static_cast<double>(all_bytes) * 8 / *link.rate_bps +
                            3 * size * link.latency_s);
-    // A faster link, a shorter time (chunks in another order may cost a little).
+    // A faster link gives a shorter time. Another order of chunks may cost a little.
     EXPECT_LE(replayed_seconds(step, {*link.rate_bps * 2, link.latency_s}), seconds * 1.05);
   }
 }
 
-TEST(Replay, ARecordThatCannotEndIsAnError) {
+TEST(Replay, ARecordThatCannotFinishIsAnError) {
   expect_error<InputError>(
       [] {
         replay({{{receive(0, 1), take(0, 1)}, {}}}, kLink);
@@ -245,7 +250,7 @@ TEST(Replay, ARecordThatCannotEndIsAnError) {
         replay({{{send(3, 1, 10), finish(3)}, {}}}, kLink);
       },
       {"cannot end", "worker 0 waits for the readers", "group 3"});
-  // Each waits for the other.
+  // Each worker waits for the other one.
   expect_error<InputError>(
       [] {
         replay({{{receive(0, 1), take(0, 1), send(1, 1, 10)},
@@ -255,7 +260,7 @@ TEST(Replay, ARecordThatCannotEndIsAnError) {
       {"cannot end"});
 }
 
-TEST(Replay, ARecordThatMakesNoSenseIsAnError) {
+TEST(Replay, AnInvalidRecordIsAnError) {
   const auto refused = [](const Events& events, const std::vector<std::string>& parts) {
     expect_error<InputError>([&] { replay({{events, {}}}, kLink); }, parts);
   };
@@ -276,7 +281,7 @@ TEST(Replay, ARecordThatMakesNoSenseIsAnError) {
       {"does not take", "worker 2"});
 }
 
-TEST(Replay, ALinkThatMakesNoSenseIsAnError) {
+TEST(Replay, AnInvalidLinkIsAnError) {
   const RecordedStep step = ring(3, 100, 0);
   for (const LocalLink& link : {LocalLink{0, 0}, LocalLink{-1, 0}, LocalLink{std::nan(""), 0},
                                 LocalLink{1e9, -1}, LocalLink{1e9, std::nan("")}}) {

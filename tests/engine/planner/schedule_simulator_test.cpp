@@ -1,4 +1,4 @@
-// The virtual clock of a schedule against the papers' recurrences and closed forms.
+// The virtual clock of a schedule, compared with recurrences and closed forms of the papers.
 #include "engine/planner/schedule/schedule_simulator.h"
 
 #include <algorithm>
@@ -20,7 +20,7 @@ struct Model {
   double start = 0;
   double per_byte = 0;
 
-  /// Half of an all-reduce each phase.
+  /// Returns the costs. Each phase takes half the time of an all-reduce.
   BucketCosts costs() const {
     return [this](LayerRange range) {
       double bytes = 0;
@@ -50,24 +50,24 @@ Model some_model(Random& random) {
   return model;
 }
 
-TEST(StepClock, WfbpIsTheRecurrenceOfItsPaper) {
-  // As MG-WFBP (arXiv 1912.09268) has it.
+TEST(StepClock, WfbpFollowsTheRecurrenceOfItsPaper) {
+  // The recurrence of MG-WFBP (arXiv 1912.09268).
   Random random(seed());
   for (int round = 0; round < 200; ++round) {
     const Model model = some_model(random);
     double forward = 0;
     for (const ScheduledLayer& layer : model.layers) forward += layer.forward_s;
     double ready = forward;  // the end of a layer's backward
-    double crossed = forward;
+    double sent = forward;
     for (std::size_t layer = model.layers.size(); layer-- > 0;) {
       ready += model.layers[layer].backward_s;
-      crossed = std::max(crossed, ready) + model.all_reduce(model.layers[layer].bytes);
+      sent = std::max(sent, ready) + model.all_reduce(model.layers[layer].bytes);
     }
-    EXPECT_NEAR(model.seconds("wfbp"), crossed, 1e-9 * crossed) << "round " << round;
+    EXPECT_NEAR(model.seconds("wfbp"), sent, 1e-9 * sent) << "round " << round;
   }
 }
 
-TEST(StepClock, WithoutOverlapASumOfBoth) {
+TEST(StepClock, WithoutOverlapIsTheSumOfComputationAndCommunication) {
   Random random(seed());
   for (int round = 0; round < 100; ++round) {
     const Model model = some_model(random);
@@ -83,9 +83,10 @@ TEST(StepClock, WithoutOverlapASumOfBoth) {
   }
 }
 
-TEST(StepClock, DearTakesTheLongerOfEachPassAndWhatIsUnderIt) {
-  // Many layers alike, no start-up: of what crosses, half under backward and half under forward,
-  // all but the first and the last layer's is hidden as far as passes last.
+TEST(StepClock, DearTakesTheMaximumOfEachPassAndItsCommunication) {
+  // Many equal layers without start-up time. Half of the communication overlaps with the backward
+  // pass and half with the forward pass. All of it is hidden while the pass lasts, except for the
+  // first and the last layer.
   for (const double ratio : {0.3, 0.8, 1.0, 1.5, 3.0}) {
     constexpr int kLayers = 600;
     Model model;
@@ -111,7 +112,8 @@ TEST(StepClock, StepsWaitForTheSlowestWorker) {
   const Schedule schedule = schedule_policy_named("sequential").plan({model.layers, costs});
   StepClock clock(model.layers, costs, schedule, 3);
   for (int step = 0; step < 3; ++step) clock.step(std::array{1.0, 2.0, 0.5});
-  // The slowest computes 24 a step, 2 cross behind it; others are there earlier.
+  // The slowest worker computes for 24 s per step, and 2 s of communication follow. The others
+  // finish earlier.
   EXPECT_NEAR(clock.ends()[1], 3 * 24 + 2 * 2, 1e-9);
   EXPECT_NEAR(clock.ends()[0], 2 * 26 + 12, 1e-9);
   EXPECT_NEAR(clock.communication_seconds(), 2, 1e-9);

@@ -1,5 +1,6 @@
-// Schedules: each moves every gradient once a step, never before it is ready, and no forward pass
-// uses a weight before its gather; whatever the model, the costs and the workers' paces.
+// Properties of schedules, for any model, costs and paces of workers. Each schedule synchronizes
+// every gradient once per step, and never before it is ready. No forward pass uses a weight before
+// its gather phase.
 #include "engine/planner/schedule/policies.h"
 
 #include <algorithm>
@@ -17,10 +18,10 @@ namespace {
 using testing::Random;
 using testing::seed;
 
-/// Layers of several kinds, some of which tell their rows, and costs that are affine in bytes.
+/// Layers of several kinds, some of which announce their rows, with costs that are affine in bytes.
 struct Case {
   std::vector<ScheduledLayer> layers;
-  std::array<BucketSeconds, 2> start_and_rate;  // of a bucket, and of each byte
+  std::array<BucketSeconds, 2> start_and_rate;  // seconds per bucket, seconds per byte
 
   BucketCosts costs() const {
     return [this](LayerRange range) {
@@ -42,7 +43,7 @@ Case some_case(Random& random) {
   const bool announce = random.below(2) == 0;
   for (std::int64_t layer = 0; layer < count; ++layer) {
     const int kind = random.below(5) == 0 ? 1 : 0;
-    // Nothing at all, now and then.
+    // Sometimes zero.
     const auto some_seconds = [&] { return random.below(6) == 0 ? 0 : random.uniform() * pace; };
     some.layers.push_back({some_seconds(), 2 * some_seconds(),
                            random.below(8) == 0 ? 0 : 1e6 * random.uniform(), kind,
@@ -55,18 +56,18 @@ Case some_case(Random& random) {
   return some;
 }
 
-/// Looks for what is wrong with steps that follow each other, of a worker and the link.
+/// Checks consecutive steps of a worker and its link for faults.
 class Faults {
  public:
   Faults(const Case& given, const Schedule& schedule)
       : given_(given), schedule_(schedule), gathered_(schedule.buckets.size()) {}
 
-  /// The first one; "" if there is none.
+  /// Returns the first fault, or "" if there is none.
   std::string in(const std::vector<StepTimeline>& steps) {
     std::string fault = in_buckets();
     for (const StepTimeline& step : steps) {
       if (fault.empty()) fault = in_passes(step);
-      if (fault.empty()) fault = in_what_crossed(step);
+      if (fault.empty()) fault = in_transfers(step);
     }
     return fault;
   }
@@ -79,12 +80,12 @@ class Faults {
     for (const LayerRange range : schedule_.buckets) {
       for (int layer = range.first; layer <= range.last; ++layer) {
         ++times[static_cast<std::size_t>(layer)];
-        if (given_.at(layer).kind != given_.at(range.first).kind) return "kinds cross together";
+        if (given_.at(layer).kind != given_.at(range.first).kind) return "layer kinds are mixed";
       }
     }
     return std::ranges::all_of(times, [](int count) { return count == 1; })
                ? ""
-               : "a layer is not in one bucket";
+               : "a layer is not in exactly one bucket";
   }
 
   std::string in_passes(const StepTimeline& step) {
@@ -106,17 +107,17 @@ class Faults {
     return "";
   }
 
-  std::string in_what_crossed(const StepTimeline& step) {
-    if (step.crossed.size() != schedule_.order.size()) return "not each phase of the order crossed";
+  std::string in_transfers(const StepTimeline& step) {
+    if (step.crossed.size() != schedule_.order.size()) return "a phase of the order is missing";
     std::vector<std::array<int, kPhases>> seen(schedule_.buckets.size());
     std::vector<std::array<double, kPhases>> ended(schedule_.buckets.size());
     for (std::size_t place = 0; place < schedule_.order.size(); ++place) {
       const auto [bucket, phase] = schedule_.order[place];
       const TimeSpan& span = step.crossed[place];
-      if (is_before(span.begin, link_)) return "two cross at once";
+      if (is_before(span.begin, link_)) return "two transfers overlap";
       link_ = span.end;
       const double takes = given_.costs()(schedule_.buckets[bucket]).of(phase);
-      if (std::abs(span.seconds() - takes) > kRounding) return "a phase takes another time";
+      if (std::abs(span.seconds() - takes) > kRounding) return "a phase has a wrong duration";
       std::string fault = in_phase(step, bucket, phase, span, ended[bucket]);
       if (!fault.empty()) return fault;
       ++seen[bucket][index(phase)];
@@ -124,28 +125,28 @@ class Faults {
     }
     for (std::size_t bucket = 0; bucket < seen.size(); ++bucket) {
       const int announces = given_.at(schedule_.buckets[bucket].first).announces ? 1 : 0;
-      if (seen[bucket] != std::array<int, kPhases>{announces, 1, 1}) return "not once a step";
+      if (seen[bucket] != std::array<int, kPhases>{announces, 1, 1}) return "a wrong phase count";
       gathered_[bucket] = ended[bucket][index(Phase::gather)];
     }
     return "";
   }
 
-  /// @param ended  when the bucket's phases did so far
+  /// @param ended  end times of the bucket's phases so far
   std::string in_phase(const StepTimeline& step, std::size_t bucket, Phase phase,
                        const TimeSpan& span, const std::array<double, kPhases>& ended) const {
     if (phase == Phase::gather && is_before(span.begin, ended[index(Phase::reduce)])) {
-      return "a gather comes before its reduce";
+      return "a gather phase precedes its reduce phase";
     }
     if (phase != Phase::reduce) return "";
     const auto first = static_cast<std::size_t>(schedule_.buckets[bucket].first);
     if (is_before(span.begin, step.backward[first].end)) {
-      return "a gradient crosses before it is ready";
+      return "a gradient is sent before it is ready";
     }
     if (schedule_.after_backward && is_before(span.begin, step.backward.front().end)) {
-      return "a gradient crosses under the backward pass";
+      return "a gradient is sent during the backward pass";
     }
     return is_before(span.begin, ended[index(Phase::announce)])
-               ? "a gradient crosses before its rows"
+               ? "a gradient is sent before its rows"
                : "";
   }
 
@@ -154,9 +155,9 @@ class Faults {
   static constexpr double kRounding = 1e-9;
   const Case& given_;
   const Schedule& schedule_;
-  std::vector<double> gathered_;  // [bucket]: when, in the step before
-  double worker_ = 0;             // until then it computes
-  double link_ = 0;               // until then it is busy
+  std::vector<double> gathered_;  // end of the gather phase in the previous step, by bucket
+  double worker_ = 0;             // end of the worker's computation so far
+  double link_ = 0;               // end of the link's transfers so far
 };
 
 std::string fault_in(const Case& given, const Schedule& schedule,
@@ -177,7 +178,7 @@ std::vector<StepTimeline> some_steps(const Case& given, const Schedule& schedule
   return steps;
 }
 
-TEST(Schedules, MoveEveryGradientOnceWhenItIsReadyAndBeforeItsWeightIsUsed) {
+TEST(Schedules, SynchronizeEveryGradientOnceBetweenItsComputationAndItsUse) {
   Random random(seed());
   for (int round = 0; round < 200; ++round) {
     const Case given = some_case(random);
@@ -193,7 +194,7 @@ TEST(Schedules, MoveEveryGradientOnceWhenItIsReadyAndBeforeItsWeightIsUsed) {
   }
 }
 
-TEST(Schedules, WhatTheyMustNotDoIsSeen) {
+TEST(Schedules, FaultsAreDetected) {
   Random random(seed());
   Case given;
   for (int layer = 0; layer < 3; ++layer) given.layers.push_back({1, 2, 1e6, 0, true});
@@ -215,17 +216,17 @@ TEST(Schedules, WhatTheyMustNotDoIsSeen) {
   EXPECT_EQ(with([&](auto& s) {
               s[0].crossed[place_of(0, Phase::reduce)] = {3, 3.5};
             }),
-            "a gradient crosses before it is ready");
+            "a gradient is sent before it is ready");
   EXPECT_EQ(with([&](auto& s) { s[2].forward[0].begin -= 0.2; }),
             "a weight is used before its gather");
-  EXPECT_EQ(with([&](auto& s) { s[1].crossed.pop_back(); }), "not each phase of the order crossed");
+  EXPECT_EQ(with([&](auto& s) { s[1].crossed.pop_back(); }), "a phase of the order is missing");
   EXPECT_EQ(with([&](auto& s) { s[1].backward[0].begin -= 1; }), "passes overlap");
   Schedule twice = schedule;
   twice.order[place_of(1, Phase::gather)].bucket = 0;
-  EXPECT_EQ(fault_in(given, twice, some_steps(given, twice, random)), "not once a step");
+  EXPECT_EQ(fault_in(given, twice, some_steps(given, twice, random)), "a wrong phase count");
 }
 
-TEST(Schedules, AreRefusedWhereTheyAreNotWhole) {
+TEST(Schedules, AreRejectedIfIncomplete) {
   const std::vector<ScheduledLayer> layers(3, {1, 2, 10});
   const Schedule whole = one_after_another(layers, {{1, 2}, {0, 0}});
   ASSERT_NO_THROW(check_schedule(whole, 3));
@@ -262,7 +263,7 @@ TEST(Schedules, AutoIsNoWorseThanAnyOther) {
   }
 }
 
-TEST(Schedules, NothingGoesOnUnderForwardWhereItMayNot) {
+TEST(Schedules, NothingRunsDuringTheForwardPassIfNotAllowed) {
   const std::vector<ScheduledLayer> layers(6, {1, 2, 1e6});
   const BucketCosts costs = [](LayerRange range) {
     return BucketSeconds{0, 0.1 + 1.4 * range.size(), 0.1 + 1.4 * range.size()};
@@ -274,7 +275,7 @@ TEST(Schedules, NothingGoesOnUnderForwardWhereItMayNot) {
   EXPECT_FALSE(policy.plan(question).under_forward);
 }
 
-TEST(Schedules, HaveTheNamesThatTheDesignGivesThem) {
+TEST(Schedules, HaveTheirDocumentedNames) {
   std::vector<std::string> names;
   for (const SchedulePolicy& policy : schedule_policies()) names.emplace_back(policy.name);
   EXPECT_EQ(names, (std::vector<std::string>{"sequential", "wfbp", "merge_all", "mg_wfbp",

@@ -1,5 +1,5 @@
-// The step of a schedule, and trainings by it: every schedule moves every gradient once a step,
-// exactly, and no layer of a forward pass is used before its result.
+// Steps of a schedule, and trainings that run them. Every schedule synchronizes every gradient
+// exactly once per step, and no layer is used in a forward pass before its result is available.
 #include "sparsesync/schedule.h"
 
 #include <algorithm>
@@ -18,7 +18,7 @@
 namespace sparsesync::testing {
 namespace {
 
-// Costs known beforehand: nothing is measured, and plans are the same in every run.
+// The costs are known in advance. Nothing is measured, so plans are the same in every run.
 constexpr Network kNetwork{100e-6, 1e9, {}};
 
 SessionOptions session_options() {
@@ -28,17 +28,17 @@ SessionOptions session_options() {
   return options;
 }
 
-/// A layer: a tensor whose gradient becomes ready at once.
+/// A layer: a tensor whose gradient becomes ready as a whole.
 struct Layer {
   TensorSpec tensor;
-  bool has_rows = false;  // rows of its gradient cross; else all elements
-  double touched = 0;     // rows, as expected
-  // Seconds of its passes where they are known beforehand.
+  bool has_rows = false;  // whether touched rows are sent; otherwise all elements
+  double touched = 0;     // expected number of touched rows
+  // Seconds of the passes, if they are known in advance.
   double forward_s = 0;
   double backward_s = 0;
 };
 
-/// Dense and sparse layers in turn, of several shapes and types.
+/// Returns dense and sparse layers in alternation, with several shapes and dtypes.
 std::vector<Layer> mixed_layers() {
   return {{{"embedding", 300, 8, DType::f32}, true, 20},
           {{"first", 7, 9, DType::f32}},
@@ -50,11 +50,11 @@ std::vector<Layer> mixed_layers() {
           {{"fourth", 64, 4, DType::f32}}};
 }
 
-/// What one worker does in a step: the gradients that it has, by layer; none where it uses it not.
+/// The gradients of one worker in a step, by layer. A layer that the worker does not use has none.
 using Gradients = std::vector<std::optional<OwnedGradient>>;
 
-/// The same on all workers: gradients of all of them.
-/// @param unused  one layer in so many is not used by a worker; 0: all are
+/// Draws the gradients of all workers. The generator must have the same state on all workers.
+/// @param unused  a worker does not use one in `unused` layers; 0: it uses all
 std::vector<Gradients> random_step(Random& random, const std::vector<Layer>& layers, int workers,
                                    Index unused) {
   std::vector<Gradients> all(static_cast<std::size_t>(workers));
@@ -96,7 +96,7 @@ Model model_of(const std::vector<Layer>& layers) {
   return model;
 }
 
-/// The layer's tensor in its bucket.
+/// Returns the layer's tensor in its bucket.
 TensorSpec crossing(const Layer& layer) {
   TensorSpec tensor = layer.tensor;
   if (!layer.has_rows) {
@@ -110,8 +110,8 @@ double seconds_between(Clock::time_point from, Clock::time_point to) {
   return std::chrono::duration<double>(to - from).count();
 }
 
-/// A training by a schedule, which checks each result. Its calls of planner, step and session are
-/// those that a program makes.
+/// A training with a schedule that checks each result. It calls the planner, the step and the
+/// session in the same way as a program does.
 class Training {
  public:
   Training(Session& session, std::vector<Layer> layers, const ScheduleOptions& options)
@@ -125,9 +125,9 @@ class Training {
     make_buckets();
   }
 
-  /// One step.
+  /// Runs one step.
   /// @param all       gradients of all workers
-  /// @param forwards  layers in the order in which the forward pass uses them
+  /// @param forwards  layers in the order of the forward pass
   void step(std::vector<Gradients> all, const std::vector<std::size_t>& forwards) {
     const Clock::time_point began = Clock::now();
     timelines_.push_back({std::vector<TimeSpan>(layers_.size()),
@@ -144,18 +144,18 @@ class Training {
     if (is_due) review();
   }
 
-  /// Waits for what the last step left under way.
+  /// Waits for the communication that the last step has left pending.
   void finish() {
     for (const std::size_t bucket : step_->gathers()) wait(bucket);
     EXPECT_EQ(results_, std::vector<int>(layers_.size(), steps_));
   }
 
   const SchedulePlanner& planner() const { return planner_; }
-  /// Of all steps, once they are finished.
+  /// Returns the timelines of all steps. Call it after finish().
   const std::vector<StepTimeline>& timelines() const { return timelines_; }
-  /// The shortest step.
+  /// Returns the duration of the shortest step, in seconds.
   double iteration_seconds() const { return *std::ranges::min_element(iterations_s_); }
-  /// Of the last step.
+  /// Returns the communication time of the last step, in seconds.
   double communication_seconds() const {
     double seconds = 0;
     for (const TimeSpan& span : timelines_.back().crossed) seconds += span.seconds();
@@ -186,7 +186,8 @@ class Training {
     session_.set_order(step_->order(ids), session_.step());
   }
 
-  /// Those of a bucket, in the order of its tensors: that of the backward pass.
+  /// Returns the layers of a bucket in the order of its tensors, which is that of the backward
+  /// pass.
   std::vector<std::size_t> layers_of(std::size_t bucket) const {
     const LayerRange range = step_->schedule().buckets[bucket];
     std::vector<std::size_t> layers;
@@ -196,7 +197,7 @@ class Training {
     return layers;
   }
 
-  /// @return seconds of each layer
+  /// @return seconds per layer
   std::vector<double> forward(const Gradients& own, const std::vector<std::size_t>& forwards) {
     std::vector<double> seconds(layers_.size());
     std::vector<char> is_announced(layers_.size());
@@ -216,7 +217,7 @@ class Training {
       if (is_first) span = {began, now()};
       seconds[layer] += now() - began;
     }
-    for (const std::size_t bucket : step_->gathers()) wait(bucket);  // layers that were not used
+    for (const std::size_t bucket : step_->gathers()) wait(bucket);  // for unused layers
     EXPECT_EQ(results_, std::vector<int>(layers_.size(), steps_));
     for (std::size_t layer = 0; layer < layers_.size(); ++layer) {
       if (is_announced[layer] == 0) rows_[layer].clear();
@@ -225,7 +226,7 @@ class Training {
     return seconds;
   }
 
-  /// @return seconds of each layer
+  /// @return seconds per layer
   std::vector<double> backward() {
     std::vector<double> seconds(layers_.size());
     double began = now();
@@ -245,7 +246,7 @@ class Training {
     wait(bucket);
     std::vector<Gradient> rows;
     for (const std::size_t layer : layers_of(bucket)) rows.push_back(Gradient::rows(rows_[layer]));
-    // It is over when the reduce behind it is, which is waited for.
+    // No wait is needed: it completes before the reduce phase that follows, which is waited for.
     static_cast<void>(session_.announce(buckets_[bucket].id, rows));
   }
 
@@ -259,7 +260,7 @@ class Training {
     submitted.gathered = session_.submit(submitted.id, Phase::gather);
   }
 
-  /// Waits for a bucket's results, if they are under way, and checks them.
+  /// Waits for the results of a bucket, if they are pending, and checks them.
   void wait(std::size_t bucket) {
     Bucket& waited = buckets_[bucket];
     if (!waited.gathered) return;
@@ -317,13 +318,13 @@ class Training {
   std::vector<Bucket> buckets_;
 
   int steps_ = 0;
-  std::vector<int> results_;              // [layer]: results so far
-  std::vector<ExactSum> sums_;            // of the last step
-  Gradients gradients_;                   // until its results are waited for
-  std::vector<std::vector<Index>> rows_;  // announced; [layer]
+  std::vector<int> results_;              // number of results so far, by layer
+  std::vector<ExactSum> sums_;            // expected results of the last step
+  Gradients gradients_;                   // kept until their results have been waited for
+  std::vector<std::vector<Index>> rows_;  // announced rows, by layer
   const Clock::time_point made_ = Clock::now();
   std::vector<StepTimeline> timelines_;
-  std::size_t submitted_ = 0;  // the timeline of the step whose results come
+  std::size_t submitted_ = 0;  // index of the timeline of the step whose results are pending
   std::vector<double> iterations_s_;
 };
 
@@ -339,8 +340,8 @@ ScheduleOptions by(std::string_view schedule) {
   return options;
 }
 
-/// On a worker's own clock: no phase before what it needs is there, and no use of a layer before
-/// its result.
+/// Checks the times on a worker's clock: no phase starts before its input is available, and no
+/// layer is used before its result.
 void expect_in_order(const Training& training) {
   const Schedule& schedule = training.planner().schedule();
   const std::vector<StepTimeline>& steps = training.timelines();
@@ -355,7 +356,7 @@ void expect_in_order(const Training& training) {
     for (std::size_t place = 0; place < schedule.order.size(); ++place) {
       const auto [bucket, phase] = schedule.order[place];
       const TimeSpan& span = steps[step].crossed[place];
-      EXPECT_LE(free, span.begin) << "two phases at a time";
+      EXPECT_LE(free, span.begin) << "two phases overlap";
       EXPECT_LE(span.begin, span.end);
       free = span.end;
       const LayerRange range = schedule.buckets[bucket];
@@ -374,11 +375,12 @@ void expect_in_order(const Training& training) {
   }
 }
 
-// ---- A step alone.
+// ---- Single steps.
 
 constexpr std::size_t kLayers = 5;
 
-/// Buckets of the layers 3 and 4, 1 and 2, and 0, the first two of which announce.
+/// Returns a schedule with three buckets: layers 3 and 4, layers 1 and 2, and layer 0. The first
+/// two buckets announce rows.
 Schedule three_buckets() {
   return {{{3, 4}, {1, 2}, {0, 0}},
           {{1, Phase::announce},
@@ -397,7 +399,7 @@ std::vector<std::size_t> copy(std::span<const std::size_t> buckets) {
 
 using Buckets = std::vector<std::size_t>;
 
-TEST(ScheduledStep, submits_a_bucket_with_its_last_gradient_and_the_rest_behind_the_pass) {
+TEST(ScheduledStep, submits_a_bucket_with_its_last_gradient_and_the_rest_after_the_pass) {
   ScheduledStep step(three_buckets(), kLayers);
   for (int repeat = 0; repeat < 2; ++repeat) {
     EXPECT_EQ(step.ready(4), std::nullopt);
@@ -413,7 +415,7 @@ TEST(ScheduledStep, submits_a_bucket_with_its_last_gradient_and_the_rest_behind_
   EXPECT_EQ(copy(behind.end_backward()), (Buckets{0, 1, 2}));
 }
 
-TEST(ScheduledStep, announces_a_bucket_with_its_last_rows_and_the_rest_behind_the_pass) {
+TEST(ScheduledStep, announces_a_bucket_with_its_last_rows_and_the_rest_after_the_pass) {
   ScheduledStep step(three_buckets(), kLayers);
   for (int repeat = 0; repeat < 2; ++repeat) {
     EXPECT_EQ(step.announced(0), std::nullopt) << "its bucket does not announce";
@@ -425,12 +427,12 @@ TEST(ScheduledStep, announces_a_bucket_with_its_last_rows_and_the_rest_behind_th
     EXPECT_EQ(copy(step.end_backward()), (Buckets{0, 1, 2}));
   }
   EXPECT_EQ(step.announced(2), std::nullopt);
-  step.begin_forward();  // the pass begins again
+  step.begin_forward();  // the pass is restarted
   EXPECT_EQ(step.announced(2), std::nullopt);
   EXPECT_EQ(step.announced(1), 1U);
 }
 
-TEST(ScheduledStep, waits_for_the_rows_of_layers_alone_that_announce_in_most_steps) {
+TEST(ScheduledStep, waits_only_for_layers_that_announce_in_most_steps) {
   ScheduledStep step(three_buckets(), kLayers);
   step.expect_announcements(std::array<char, kLayers>{0, 0, 1, 0, 0});
   for (int repeat = 0; repeat < 2; ++repeat) {
@@ -440,7 +442,7 @@ TEST(ScheduledStep, waits_for_the_rows_of_layers_alone_that_announce_in_most_ste
   }
 }
 
-TEST(ScheduledStep, orders_what_is_beside_behind_the_last_reduce) {
+TEST(ScheduledStep, orders_other_buckets_after_the_last_reduce) {
   const ScheduledStep step(three_buckets(), kLayers);
   const std::vector<BucketId> ids{{7}, {8}, {9}};
   const std::vector<OrderEntry> order = step.order(ids, std::array{BucketId{3}, BucketId{2}});
@@ -452,7 +454,7 @@ TEST(ScheduledStep, orders_what_is_beside_behind_the_last_reduce) {
   EXPECT_EQ(step.order(ids).size(), step.schedule().order.size());
 }
 
-TEST(ScheduledStep, waits_in_the_order_of_gathers_at_once_or_under_the_next_forward_pass) {
+TEST(ScheduledStep, waits_in_the_order_of_gathers_at_once_or_during_the_next_forward_pass) {
   ScheduledStep step(three_buckets(), kLayers);
   EXPECT_EQ(copy(step.gathers()), (Buckets{2, 0, 1}));
   EXPECT_EQ(copy(step.waits_after_backward(false)), (Buckets{2, 0, 1}));
@@ -464,9 +466,9 @@ TEST(ScheduledStep, waits_in_the_order_of_gathers_at_once_or_under_the_next_forw
   EXPECT_EQ(later.bucket_of(2), 1U);
 }
 
-// ---- Trainings by steps.
+// ---- Trainings.
 
-TEST(ScheduledTraining, every_schedule_moves_every_gradient_once_a_step) {
+TEST(ScheduledTraining, every_schedule_synchronizes_every_gradient_once_per_step) {
   for (const SchedulePolicy& policy : schedule_policies()) {
     for (const int size : {1, 2, 3, 5}) {
       SCOPED_TRACE(std::string(policy.name) + ", " + std::to_string(size) + " workers");
@@ -487,7 +489,7 @@ TEST(ScheduledTraining, every_schedule_moves_every_gradient_once_a_step) {
   }
 }
 
-TEST(ScheduledTraining, layers_that_are_not_used_used_twice_or_out_of_order) {
+TEST(ScheduledTraining, layers_may_be_unused_or_used_twice_or_out_of_order) {
   constexpr int kSize = 3;
   for (const SchedulePolicy& policy : schedule_policies()) {
     SCOPED_TRACE(std::string(policy.name));
@@ -511,7 +513,7 @@ TEST(ScheduledTraining, layers_that_are_not_used_used_twice_or_out_of_order) {
   }
 }
 
-/// Times with which it pays to merge some layers and not others.
+/// Returns layers with times for which merging some layers is worthwhile and merging others is not.
 std::vector<Layer> timed_layers() {
   std::vector<Layer> layers;
   for (int i = 0; i < 12; ++i) {
@@ -521,7 +523,7 @@ std::vector<Layer> timed_layers() {
   return layers;
 }
 
-TEST(ScheduledTraining, runs_what_the_policy_plans_for_the_simulator) {
+TEST(ScheduledTraining, runs_the_schedule_that_the_policy_plans_for_the_simulator) {
   constexpr int kSize = 2;
   Model model{"timed", {}};
   for (const Layer& layer : timed_layers()) {
@@ -533,7 +535,7 @@ TEST(ScheduledTraining, runs_what_the_policy_plans_for_the_simulator) {
   crossing_by.network = kNetwork;
   const ModelCosts costs(model, kSize, crossing_by);
   const BucketCosts of_buckets = costs.costs();
-  std::map<std::size_t, int> numbers;  // of buckets
+  std::map<std::size_t, int> numbers;  // occurring numbers of buckets
   for (const SchedulePolicy& policy : schedule_policies()) {
     SCOPED_TRACE(std::string(policy.name));
     const Schedule planned = policy.plan({costs.layers(), of_buckets});
@@ -556,10 +558,10 @@ TEST(ScheduledTraining, runs_what_the_policy_plans_for_the_simulator) {
         },
         session_options()));
   }
-  EXPECT_GE(numbers.size(), 3U) << "the times do not tell schedules apart";
+  EXPECT_GE(numbers.size(), 3U) << "the times do not distinguish the schedules";
 }
 
-TEST(ScheduledTraining, measures_and_plans_anew_while_it_trains) {
+TEST(ScheduledTraining, measures_and_replans_during_training) {
   constexpr int kSize = 3;
   for (const std::string schedule : {"mg_wfbp_exact", "dear", "auto"}) {
     SCOPED_TRACE(schedule);
@@ -584,7 +586,7 @@ TEST(ScheduledTraining, measures_and_plans_anew_while_it_trains) {
   }
 }
 
-TEST(ScheduledTraining, rows_are_announced_under_the_forward_pass) {
+TEST(ScheduledTraining, rows_are_announced_during_the_forward_pass) {
   for (const std::string schedule : {"wfbp", "dear", "sequential"}) {
     for (const int size : {1, 3}) {
       SCOPED_TRACE(schedule + ", " + std::to_string(size) + " workers");
@@ -612,7 +614,7 @@ TEST(ScheduledTraining, rows_are_announced_under_the_forward_pass) {
   }
 }
 
-TEST(ScheduledTraining, workers_whose_layers_come_in_other_orders_are_told_both) {
+TEST(ScheduledTraining, an_error_names_both_layers_if_workers_have_other_orders) {
   const std::vector<std::exception_ptr> errors = run_sessions(
       3,
       [](Session& session, HostMemory&) {
@@ -630,7 +632,7 @@ TEST(ScheduledTraining, workers_whose_layers_come_in_other_orders_are_told_both)
   }
 }
 
-TEST(ScheduledTraining, no_layers_and_unknown_names_are_refused) {
+TEST(ScheduledTraining, no_layers_and_unknown_names_are_rejected) {
   const auto refused = [](const ScheduleOptions& options, const std::vector<Layer>& layers) {
     const std::vector<std::exception_ptr> errors = run_sessions(
         2,
@@ -650,23 +652,23 @@ TEST(ScheduledTraining, no_layers_and_unknown_names_are_refused) {
   EXPECT_NE(refused(unknown, mixed_layers()).find("balanced"), std::string::npos);
 }
 
-/// A planner's model: layers that are alike.
+/// Returns a model with equal layers.
 Model even_model(int layers, double bytes) {
   Model model{"even", {}};
   for (int i = 0; i < layers; ++i) model.layers.push_back({std::to_string(i), 0, 0, bytes});
   return model;
 }
 
-TEST(SchedulePlanner, goes_by_medians_and_stays_with_what_is_as_good) {
+TEST(SchedulePlanner, uses_medians_and_keeps_a_schedule_that_is_as_good) {
   constexpr int kLayers = 10;
   expect_no_errors(run_sessions(
       2,
       [](Session& session, HostMemory&) {
         ScheduleOptions options;
         options.schedule = "mg_wfbp_exact";
-        // At 1 Gbit/s a layer takes 0.8 ms to cross and 0.2 ms to start.
+        // At 1 Gbit/s, a layer takes 0.8 ms to send and 0.2 ms to start.
         SchedulePlanner planner(session, even_model(kLayers, 1e5), options);
-        EXPECT_EQ(planner.schedule().buckets.size(), 1U);  // 1 MB: less than a bucket is full with
+        EXPECT_EQ(planner.schedule().buckets.size(), 1U);  // 1 MB is less than a full bucket
         const std::vector<double> forward(kLayers, 1e-3);
         const std::vector<double> slow(kLayers, 5e-3);
         const std::vector<double> fast(kLayers, 1e-6);
@@ -674,7 +676,7 @@ TEST(SchedulePlanner, goes_by_medians_and_stays_with_what_is_as_good) {
         const auto train = [&](const std::vector<double>& backward) {
           bool is_due = false;
           while (!is_due) {
-            // One step in five is like no other.
+            // One step in five is an outlier.
             is_due = planner.add_step(
                 forward, ++steps % 5 == 0 ? std::vector<double>(kLayers, 9.0) : backward);
             ASSERT_LT(steps, 1000);
@@ -682,7 +684,7 @@ TEST(SchedulePlanner, goes_by_medians_and_stays_with_what_is_as_good) {
         };
         train(slow);
         EXPECT_TRUE(planner.review());
-        // Each layer crosses under the next: only the last one is exposed.
+        // Each layer is sent while the next one is computed, so only the last one is exposed.
         EXPECT_EQ(planner.schedule().buckets.size(), static_cast<std::size_t>(kLayers));
         EXPECT_NEAR(planner.expected()->compute_s, kLayers * 6e-3, 1e-9);
         EXPECT_NEAR(planner.expected()->exposed_s, planner.expected()->communication_s / kLayers,
@@ -697,7 +699,7 @@ TEST(SchedulePlanner, goes_by_medians_and_stays_with_what_is_as_good) {
       session_options()));
 }
 
-TEST(SchedulePlanner, what_was_observed_of_rows_makes_them_cost_less_or_more) {
+TEST(SchedulePlanner, observed_rows_change_the_expected_cost) {
   expect_no_errors(run_sessions(
       2,
       [](Session& session, HostMemory&) {
@@ -716,7 +718,7 @@ TEST(SchedulePlanner, what_was_observed_of_rows_makes_them_cost_less_or_more) {
       session_options()));
 }
 
-TEST(SchedulePlanner, a_scheme_whose_cost_is_not_told_is_planned_for_all_the_same) {
+TEST(SchedulePlanner, a_scheme_without_a_given_cost_is_planned_for_nevertheless) {
   expect_no_errors(run_sessions(
       2,
       [](Session& session, HostMemory&) {

@@ -1,4 +1,4 @@
-// SparseAllReduce: the exact sum on all workers, step after step, and input that is refused.
+// SparseAllReduce: the exact sum on all workers in every step, and rejected input.
 #include "sparsesync/all_reduce.h"
 
 #include <array>
@@ -23,7 +23,7 @@ TYPED_TEST(AllReduceOf, sums_rows_step_after_step) {
     const int rank = transport->rank().value;
     SparseAllReduce<TypeParam> all_reduce(std::move(transport), 1000, 2);
     for (int step = 1; step < 3; ++step) {
-      // Row 7 is every worker's, and given twice.
+      // All workers have row 7, and repeat it.
       const std::vector<Index> rows{100 + rank, 7, 7};
       std::vector<TypeParam> values;
       for (const int value : {10, 20, 1, 2, 3, 4}) {
@@ -42,7 +42,7 @@ TYPED_TEST(AllReduceOf, sums_rows_step_after_step) {
   expect_no_errors(local_workers("local", {}).run(kWorkers, work));
 }
 
-TEST(AllReduce, wrong_input_is_refused_and_the_next_step_works) {
+TEST(AllReduce, invalid_input_is_rejected_and_the_next_step_works) {
   expect_no_errors(local_workers("local", {}).run(1, [](std::unique_ptr<Transport>& transport) {
     SparseAllReduce<float> all_reduce(std::move(transport), 10, 2);
     const std::array<Index, 2> rows{3, 5};
@@ -55,7 +55,7 @@ TEST(AllReduce, wrong_input_is_refused_and_the_next_step_works) {
   }));
 }
 
-TEST(AllReduce, workers_that_differ_in_the_shape_are_told) {
+TEST(AllReduce, workers_with_different_shapes_get_an_error) {
   const auto errors = local_workers("local", {}).run(2, [](std::unique_ptr<Transport>& transport) {
     const Index width = 1 + transport->rank().value;
     const SparseAllReduce<float> all_reduce(std::move(transport), 10, width);

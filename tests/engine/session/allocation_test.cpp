@@ -1,6 +1,6 @@
 // ctest: WORKERS 3 SLOW ALL
-// A steady state allocates nothing: every call of operator new in this process is counted while
-// steps of the same sizes run, whichever thread makes it.
+// The steady state allocates nothing. Every call of operator new in this process is counted during
+// steps of equal size, in all threads.
 #include <atomic>
 #include <cstdlib>
 #include <new>
@@ -13,7 +13,7 @@ namespace {
 
 std::atomic<std::int64_t> allocations = 0;
 
-// NOLINTBEGIN(cppcoreguidelines-no-malloc): what operator new is made of
+// NOLINTBEGIN(cppcoreguidelines-no-malloc): implements operator new
 void* counted(std::size_t bytes, std::size_t alignment) {
   ++allocations;
   void* const memory =
@@ -24,7 +24,7 @@ void* counted(std::size_t bytes, std::size_t alignment) {
   return memory;
 }
 
-/// Not inlined: the compiler would see free() on what operator new gave, and warn.
+/// Not inlined, because the compiler would see free() of memory from operator new and warn.
 [[gnu::noinline]] void release(void* memory) {
   std::free(memory);
 }
@@ -72,11 +72,12 @@ void operator delete[](void* memory, std::size_t, std::align_val_t) noexcept {
 namespace sparsesync::testing {
 namespace {
 
-constexpr int kWarmUp = 12;  // until all that is used in turn was used
+constexpr int kWarmUp = 12;  // steps until all alternating buffers have been used
 constexpr int kSteps = 20;
 
-/// Steps of a bucket with four row spaces, two of them of several tensors, one nearly full and one
-/// of wide rows, in two rounds; gradients that are coalesced, that are not, and that are dense.
+/// Expects no allocations in steps of a bucket in two rounds. The bucket has four row spaces. Two
+/// have several tensors, one is nearly full, and one has wide rows. Gradients are coalesced,
+/// uncoalesced, and dense.
 void expect_no_allocations(const WorkersUnderTest& workers, int size, bool late_refusals = false) {
   const std::vector<TensorSpec> tensors{{"a", 5000, 8, DType::f32}, {"b", 300, 3, DType::bf16},
                                         {"c", 700, 8, DType::f32},  {"d", 40, 3, DType::bf16},
@@ -107,15 +108,14 @@ void expect_no_allocations(const WorkersUnderTest& workers, int size, bool late_
           session.adapt(id);
           for (int i = 0; i < kWarmUp; ++i) step();
           session.barrier();
-          // Between the barrier and the first step other workers of this
-          // process may still be at the barrier: what counts begins after
-          // one more step.
+          // After the barrier, other workers of this process may still be inside it during the
+          // first step. So count only after one more step.
           step();
           const std::int64_t before = allocations;
           for (int i = 0; i < kSteps; ++i) step();
           EXPECT_EQ(allocations - before, 0)
               << variant.label << ", worker " << rank << " of " << size;
-          // Others count until here.
+          // Other workers count until here.
           step();
           session.barrier();
         },

@@ -1,5 +1,6 @@
-// The scheme `auto`: all workers choose the same, what the planner says is best; sums are right
-// throughout; nothing is told in steady state; drift is seen.
+// The scheme `auto`: all workers choose the scheme that the planner predicts to be the fastest.
+// Sums are correct in every step, the steady state exchanges no extra messages, and drift is
+// detected.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -18,7 +19,7 @@ namespace sparsesync::testing {
 namespace {
 
 constexpr Network kSlow{50e-6, 200e6};     // bytes dominate
-constexpr Network kDistant{50e-3, 100e9};  // messages in turn dominate
+constexpr Network kDistant{50e-3, 100e9};  // sequential messages dominate
 
 SessionOptions with(Network network) {
   SessionOptions options{kDeadline, 1};
@@ -32,13 +33,13 @@ SessionOptions with_trials(Network network, int trials) {
   return options;
 }
 
-/// A step of a bucket of `auto` with one tensor, of which each worker touches so many rows.
+/// Creates a step of an `auto` bucket with one tensor, of which each worker touches `rows` rows.
 Case step_of(Random& random, const TensorSpec& tensor, int size, Index rows) {
   return {{"b", {tensor}, "auto"}, size, random, rows};
 }
 
-/// Runs steps with `auto` and gives, for each of them, the scheme that it crossed by.
-/// @param adapt  whether the choice is asked for after the first one
+/// Runs steps with `auto` and returns the scheme that each step used.
+/// @param adapt  whether to adapt after the first step
 std::vector<std::string> schemes_of(const std::vector<Case>& steps, const SessionOptions& options,
                                     bool adapt = false) {
   const auto size = static_cast<int>(steps.front().inputs.size());
@@ -63,12 +64,12 @@ std::vector<std::string> schemes_of(const std::vector<Case>& steps, const Sessio
   return *seen.begin();
 }
 
-/// Of schemes whose messages are dense where all rows are touched.
+/// Returns whether a scheme sends dense messages if all rows are touched.
 bool is_dense(const std::string& label) {
   return label == "dense_ring" || label.starts_with("dynamic_split");
 }
 
-TEST(Auto, takes_what_the_planner_says_from_all_index_sets) {
+TEST(Auto, chooses_the_planners_choice_for_all_index_sets) {
   const TensorSpec tensor{"t", 20'000, 32, DType::f32};
   for (const int size : {1, 2, 4, 7, 8}) {
     for (const Network& network : {kSlow, kDistant}) {
@@ -89,31 +90,31 @@ TEST(Auto, takes_what_the_planner_says_from_all_index_sets) {
   }
 }
 
-TEST(Auto, takes_dense_where_all_is_touched_and_few_messages_where_they_are_slow) {
+TEST(Auto, chooses_dense_for_dense_gradients_and_few_messages_for_high_latency) {
   const TensorSpec tensor{"t", 20'000, 4, DType::f32};
   Random random(seed());
   const std::vector<Case> all(2, step_of(random, tensor, 4, 20'000));
   EXPECT_TRUE(is_dense(schemes_of(all, with(kQuick)).back()));
   const std::vector<Case> few(2, step_of(random, tensor, 4, 3));
-  // One message in turn.
+  // One sequential message.
   EXPECT_EQ(schemes_of(few, with(kDistant)).back(), "all_gather (point_to_point)");
 }
 
-TEST(Auto, sees_a_drift_and_otherwise_stays) {
+TEST(Auto, detects_a_drift_and_otherwise_keeps_its_choice) {
   const TensorSpec tensor{"t", 4'000, 8, DType::f32};
   Random random(seed());
   std::vector<Case> steps;
   for (int i = 0; i < 4; ++i) steps.push_back(step_of(random, tensor, 4, 40 + i));
   for (int i = 0; i < 3; ++i) steps.push_back(step_of(random, tensor, 4, 4'000));
   const std::vector<std::string> labels = schemes_of(steps, with(kQuick));
-  // The first step is looked at; the fifth shows the drift, the sixth is looked at.
+  // The first step is recorded. The fifth shows the drift, and the sixth is recorded.
   EXPECT_EQ(labels[1], labels[4]);
   EXPECT_FALSE(is_dense(labels[1]));
   EXPECT_EQ(labels[5], labels[4]);
   EXPECT_TRUE(is_dense(labels[6])) << labels[6];
 }
 
-TEST(Auto, tries_variants_where_processors_decide_and_then_stays) {
+TEST(Auto, tries_variants_if_processors_dominate_and_then_keeps_its_choice) {
   const TensorSpec tensor{"t", 4'000, 8, DType::f32};
   Random random(seed());
   constexpr int kTrials = 3;
@@ -121,7 +122,7 @@ TEST(Auto, tries_variants_where_processors_decide_and_then_stays) {
   const std::vector<Case> steps(kLongestTrials + 5, step_of(random, tensor, 4, 400));
   const std::vector<std::string> labels = schemes_of(steps, with_trials(kQuick, kTrials));
   EXPECT_EQ(labels[0], "balanced");
-  // Which are tried, and how long, and which is taken, depends on what they take.
+  // The tried variants, the lengths of their trials and the choice depend on measured times.
   std::size_t changes = 0;
   std::size_t stays = 1;
   for (std::size_t step = 2; step < labels.size(); ++step) {
@@ -134,12 +135,12 @@ TEST(Auto, tries_variants_where_processors_decide_and_then_stays) {
   }
   EXPECT_LE(changes, std::size_t{kTrials});
   EXPECT_GT(stays, 5U);
-  // Where bytes decide there is nothing to try.
+  // If bytes dominate, there is nothing to try.
   const std::vector<std::string> slow = schemes_of(steps, with_trials(kSlow, kTrials));
   EXPECT_EQ(std::set<std::string>(slow.begin() + 1, slow.end()).size(), 1U);
 }
 
-TEST(Auto, goes_by_what_its_trials_showed) {
+TEST(Auto, follows_its_trials) {
   const TensorSpec tensor{"t", 4'000, 8, DType::f32};
   Random random(seed());
   const Case step = step_of(random, tensor, 3, 400);
@@ -150,11 +151,11 @@ TEST(Auto, goes_by_what_its_trials_showed) {
         int steps = 0;
         do {
           step.synchronize(session, id);
-          ASSERT_LT(++steps, 5000) << "never settles";
+          ASSERT_LT(++steps, 5000) << "trials never end";
         } while (!session.settled(id) || steps == 1);
         const std::vector<Prediction> predictions = session.predictions(id);
         EXPECT_EQ(session.chosen(id), predictions.front().variant);
-        // No doubt is left: whatever may be faster was tried.
+        // No doubt is left: every variant that may be faster has been tried.
         EXPECT_TRUE(worth_a_trial(predictions).empty());
         EXPECT_TRUE(
             std::any_of(predictions.begin(), predictions.end(),
@@ -163,7 +164,7 @@ TEST(Auto, goes_by_what_its_trials_showed) {
       with_trials(kQuick, 100)));
 }
 
-TEST(Auto, tells_nothing_in_steady_state) {
+TEST(Auto, exchanges_no_extra_messages_in_steady_state) {
   const TensorSpec tensor{"t", 4'000, 8, DType::f32};
   Random random(seed());
   const std::vector<Case> steps(6, step_of(random, tensor, 5, 100));
@@ -184,14 +185,14 @@ TEST(Auto, tells_nothing_in_steady_state) {
           if (step != 1) {
             EXPECT_EQ(sent, messages) << "step " << step;
           } else {
-            EXPECT_GT(sent, messages) << "no review";
+            EXPECT_GT(sent, messages) << "no review took place";
           }
         }
       },
       with(kSlow)));
 }
 
-TEST(Auto, plans_with_the_least_workspace_and_the_network_of_worker_0) {
+TEST(Auto, plans_with_the_smallest_workspace_and_the_network_of_worker_0) {
   const TensorSpec tensor{"t", 20'000, 8, DType::f32};
   Random random(seed());
   const Case step = step_of(random, tensor, 3, 100);
@@ -214,16 +215,16 @@ TEST(Auto, plans_with_the_least_workspace_and_the_network_of_worker_0) {
           chosen.insert(session.chosen(id).label());
         },
         start));
-    // What nothing fits it stays with.
+    // If no scheme fits, the first choice is kept.
     EXPECT_EQ(chosen, (std::set<std::string>{little ? "balanced" : "all_gather (point_to_point)"}));
   }
 }
 
-TEST(Auto, measures_the_network_where_nobody_says_what_it_is) {
+TEST(Auto, measures_the_network_if_none_is_given) {
   const TensorSpec tensor{"t", 100, 4, DType::f32};
   Random random(seed());
   const std::vector<Case> steps(2, step_of(random, tensor, 2, 10));
-  LocalLink link{1e9, 100e-6};  // shaped, so that there is something to measure
+  LocalLink link{1e9, 100e-6};  // shaped, so that the probe has something to measure
   expect_no_errors(
       run_sessions(local_workers("local", link), 2, [&](Session& session, HostMemory&) {
         const BucketId id = session.register_bucket(steps.front().spec);
@@ -255,20 +256,20 @@ TEST(Auto, announces_to_schemes_that_use_it) {
       with(kSlow)));
 }
 
-/// Rows cost much more than dense elements: `dense_ring` is the fastest.
+/// Rows cost much more than dense elements, so `dense_ring` is the fastest.
 constexpr Network kRowsAreSlow{
     .latency_s = 1e-6,
     .rate_bps = 25e9,
     .host = {.aggregate_s_per_row = 1e-3, .sort_s_per_row = 1e-3, .own_s_per_row = 1e-3}};
 
-/// Processors dominate so much that every trial has the smallest number of steps.
+/// Processors dominate so much that every trial has the minimum number of steps.
 constexpr Network kProcessorsAreSlow{
     .latency_s = 1e-6,
     .rate_bps = 25e9,
     .host = {.aggregate_s_per_row = 1e-4, .message_s = 1e-2, .step_s = 1e-2}};
 constexpr int kShortestTrial = 3;  // steps
 
-/// `dense_ring` is the fastest for few rows, and others may be as fast.
+/// `dense_ring` is the fastest for few rows, but others may be as fast.
 constexpr Network kDenseIsInDoubt{
     .latency_s = 1e-6,
     .rate_bps = 25e9,
@@ -287,7 +288,7 @@ Prediction prediction_for(Session& session, BucketId id, const std::string& sche
   return found == nullptr ? Prediction{} : *found;
 }
 
-TEST(Auto, adapt_reviews_recorded_rows_at_once_and_otherwise_records_the_next_step) {
+TEST(Auto, adapt_reviews_recorded_rows_at_once_or_else_records_the_next_step) {
   const TensorSpec tensor{"t", 4'000, 8, DType::f32};
   Random random(seed());
   const Case first = step_of(random, tensor, 3, 100);
@@ -320,7 +321,7 @@ TEST(Auto, adapt_reviews_recorded_rows_at_once_and_otherwise_records_the_next_st
       with(kQuick)));
 }
 
-TEST(Auto, reviews_again_after_1000_steps_where_a_dense_result_hides_the_drift) {
+TEST(Auto, reviews_again_after_1000_steps_if_a_dense_result_hides_the_drift) {
   constexpr int kLongest = 1000;
   const TensorSpec tensor{"t", 200, 4, DType::f32};
   Random random(seed());
@@ -363,15 +364,15 @@ TEST(Auto, adapt_interrupts_a_trial_and_reviews_a_complete_one_at_once) {
           EXPECT_EQ(session.chosen(id), trialed);
         };
         step.synchronize(session, id);
-        step.synchronize(session, id);  // reviews rows, then the first step of a trial
+        step.synchronize(session, id);  // reviews rows, then runs the first step of a trial
         EXPECT_FALSE(session.settled(id));
         const SchemeVariant first = session.chosen(id);
         run_step_on_trial(first);
         session.adapt(id);
         EXPECT_FALSE(session.settled(id));
         EXPECT_EQ(session.chosen(id), first);
-        run_step_on_trial(first);  // is recorded; would complete the trial
-        // The review of its rows begins a trial of the same scheme from its first step.
+        run_step_on_trial(first);  // is recorded; otherwise it would complete the trial
+        // The review of its rows starts a new trial of the same scheme.
         for (int i = 0; i < kShortestTrial; ++i) run_step_on_trial(first);
         session.adapt(id);
         EXPECT_TRUE(has_trials(session.predictions(id)));
@@ -395,13 +396,13 @@ TEST(Auto, ends_a_trial_after_its_steps) {
           EXPECT_FALSE(has_trials(session.predictions(id))) << i;
         }
         step.synchronize(session, id);
-        EXPECT_TRUE(session.settled(id));  // one trial is allowed
+        EXPECT_TRUE(session.settled(id));  // only one trial is allowed
         EXPECT_TRUE(has_trials(session.predictions(id)));
       },
       with_trials(kProcessorsAreSlow, 1)));
 }
 
-TEST(Auto, neither_records_nor_counts_a_step_that_was_refused) {
+TEST(Auto, neither_records_nor_counts_a_refused_step) {
   const TensorSpec tensor{"t", 4'000, 8, DType::f32};
   Random random(seed());
   const Case step = step_of(random, tensor, 3, 100);
@@ -423,7 +424,7 @@ TEST(Auto, neither_records_nor_counts_a_step_that_was_refused) {
         EXPECT_TRUE(session.settled(id));  // sampling
         step.synchronize(session, id);
         EXPECT_FALSE(session.settled(id));
-        refuse_step();  // after the review that it begins with
+        refuse_step();  // refused after the review at its start
         EXPECT_FALSE(session.predictions(id).empty());
         for (int i = 0; i < kShortestTrial; ++i) {
           step.synchronize(session, id);
@@ -442,15 +443,15 @@ SessionStart start_with_budget(Rank rank, std::int64_t budget, Network network, 
           .budget = rank == Rank{1} ? std::optional(budget) : std::nullopt};
 }
 
-/// Bytes: few rows fit, the dense tensor of 4,000 x 8 elements does not.
+/// A budget in bytes: a few rows fit, the dense tensor of 4,000 x 8 elements does not.
 constexpr std::int64_t kLessThanDense = 100'000;
 
-/// Whether a scheme works without memory for the dense tensor.
+/// Returns whether a scheme works without memory for the dense tensor.
 bool needs_few_rows(const SchemeVariant& variant) {
   return variant.scheme != "dense_ring" && variant.scheme != "two_level";
 }
 
-TEST(Auto, adopts_another_scheme_where_a_worker_has_no_memory_for_the_fastest) {
+TEST(Auto, adopts_another_scheme_if_a_worker_lacks_memory_for_the_fastest) {
   const TensorSpec tensor{"t", 4'000, 8, DType::f32};
   Random random(seed());
   const Case step = step_of(random, tensor, 3, 10);
@@ -462,7 +463,7 @@ TEST(Auto, adopts_another_scheme_where_a_worker_has_no_memory_for_the_fastest) {
         for (int review = 0; review < 2; ++review) {
           step.synchronize(session, id);
           EXPECT_TRUE(session.settled(id));
-          // Each review of rows asks for it again: other rows may leave it the memory.
+          // Each review of rows considers it again, because other rows may need less memory.
           const std::vector<Prediction> predictions = session.predictions(id);
           EXPECT_EQ(predictions[0].variant.label(), "dense_ring");
           EXPECT_EQ(predictions[0].ruled_out, "");
@@ -476,7 +477,7 @@ TEST(Auto, adopts_another_scheme_where_a_worker_has_no_memory_for_the_fastest) {
       [](Rank rank) { return start_with_budget(rank, kLessThanDense, kRowsAreSlow, 0); }));
 }
 
-TEST(Auto, tries_another_scheme_where_a_worker_has_no_memory_for_the_first) {
+TEST(Auto, tries_another_scheme_if_a_worker_lacks_memory_for_the_first) {
   const TensorSpec tensor{"t", 4'000, 8, DType::f32};
   Random random(seed());
   const Case step = step_of(random, tensor, 3, 10);
@@ -507,12 +508,13 @@ TEST(Auto, tries_another_scheme_where_a_worker_has_no_memory_for_the_first) {
 
 TEST(Auto, plans_without_the_rows_of_a_worker_that_cannot_record_them) {
   const TensorSpec tensor{"t", 4'000, 8, DType::f32};
-  constexpr std::int64_t kBudget = 280'000;  // the dense tensor, and its gradient's 4,000 indices
+  constexpr std::int64_t kBudget = 280'000;  // the dense tensor and its gradient's 4,000 indices
   constexpr int kSize = 3;
   Random random(seed());
   const Case few = step_of(random, tensor, kSize, 10);
   Case many = step_of(random, tensor, kSize, 10);
-  // Rows in decreasing order must be coalesced to be recorded, and `dense_ring` does not need it.
+  // Rows in decreasing order must be coalesced before they are recorded. `dense_ring` itself does
+  // not need that.
   std::vector<Index> rows = distinct_rows(random, tensor.rows, tensor.rows);
   std::ranges::reverse(rows);
   Case added = step_of(random, tensor, kSize, 0);

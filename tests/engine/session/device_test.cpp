@@ -1,6 +1,6 @@
 // ctest: DEVICES
 // Sessions on a GPU: memory resources, the stream, errors that the GPU reports later, and a steady
-// state that takes nothing from its allocator.
+// state without allocations.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -36,17 +36,17 @@ namespace {
 class DeviceTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    if (!on_cuda()) GTEST_SKIP() << "of GPUs alone";
+    if (!on_cuda()) GTEST_SKIP() << "needs a GPU";
   }
 };
 
-TEST_F(DeviceTest, its_memory_is_counted_and_bounded) {
+TEST_F(DeviceTest, device_memory_is_counted_and_limited) {
   DeviceMemory memory(0, 1000);
   void* const a = memory.allocate(600, 256, {});
   EXPECT_EQ(reinterpret_cast<std::uintptr_t>(a) % 256, 0U);
   try {
     memory.allocate(401, 64, {});
-    FAIL() << "allocated";
+    FAIL() << "exceeded the budget";
   } catch (const BudgetError& error) {
     EXPECT_EQ(error.needed(), 1001);
   }
@@ -58,7 +58,7 @@ TEST_F(DeviceTest, its_memory_is_counted_and_bounded) {
   EXPECT_LE(bytes.available, bytes.total);
 }
 
-TEST_F(DeviceTest, more_memory_than_there_is_is_a_typed_error_that_changes_nothing) {
+TEST_F(DeviceTest, running_out_of_device_memory_is_a_typed_error_that_changes_nothing) {
   DeviceMemory memory(0);
   const auto too_much = static_cast<std::size_t>(device_bytes(0).total) + 1;
   EXPECT_THROW(memory.allocate(too_much, 256, {}), DeviceMemoryError);
@@ -67,7 +67,7 @@ TEST_F(DeviceTest, more_memory_than_there_is_is_a_typed_error_that_changes_nothi
   memory.deallocate(a, 100, 256, {});
 }
 
-TEST_F(DeviceTest, pinned_memory_is_the_hosts_and_the_devices) {
+TEST_F(DeviceTest, pinned_memory_is_accessible_to_host_and_device) {
   PinnedMemory pinned;
   DeviceMemory memory(0);
   const DeviceUnderTest device(false);
@@ -84,7 +84,7 @@ TEST_F(DeviceTest, pinned_memory_is_the_hosts_and_the_devices) {
   pinned.deallocate(here, 64, 64, {});
 }
 
-TEST_F(DeviceTest, a_borrowed_allocator_gives_memory_within_the_budget) {
+TEST_F(DeviceTest, a_borrowed_allocator_respects_the_budget) {
   DeviceMemory upstream(0);
   BorrowedMemory memory(
       {[&](std::size_t bytes, Stream stream) { return upstream.allocate(bytes, 256, stream); },
@@ -99,11 +99,11 @@ TEST_F(DeviceTest, a_borrowed_allocator_gives_memory_within_the_budget) {
   EXPECT_EQ(upstream.in_use(), 0);
 }
 
-TEST_F(DeviceTest, a_device_that_is_not_there_is_named) {
+TEST_F(DeviceTest, the_error_of_a_missing_device_names_it) {
   HostMemory memory;
   try {
     make_device_stream(memory, memory, {1000, false, std::nullopt});
-    FAIL() << "made";
+    FAIL() << "created a stream on a missing device";
   } catch (const DeviceError& error) {
     EXPECT_NE(std::string(error.what()).find("no GPU 1000"), std::string::npos) << error.what();
   }
@@ -111,7 +111,7 @@ TEST_F(DeviceTest, a_device_that_is_not_there_is_named) {
   EXPECT_THROW(device_bytes(1000), DeviceError);
 }
 
-/// Two GPUs where the device is emulated, which reaches memory of its own alone.
+/// Two GPUs if the device is emulated. Each can access only its own memory.
 class SeveralDevices : public DeviceTest {
  protected:
   void SetUp() override {
@@ -120,7 +120,7 @@ class SeveralDevices : public DeviceTest {
     emulated_cuda::limits().devices = 2;
     emulated_cuda::limits().reaches_all_memory = false;
 #endif
-    if (!IsSkipped() && device_facts().devices < 2) GTEST_SKIP() << "of two GPUs and more";
+    if (!IsSkipped() && device_facts().devices < 2) GTEST_SKIP() << "needs two GPUs";
   }
   void TearDown() override {
 #if defined(SPARSESYNC_CUDA_EMULATED)
@@ -129,8 +129,8 @@ class SeveralDevices : public DeviceTest {
   }
 };
 
-/// A GPU that reaches its own memory alone, as most do.
-class OwnMemoryAlone : public DeviceTest {
+/// A GPU that can access only its own memory, like most GPUs.
+class OnlyDeviceMemory : public DeviceTest {
 #if defined(SPARSESYNC_CUDA_EMULATED)
  protected:
   void SetUp() override {
@@ -143,8 +143,9 @@ class OwnMemoryAlone : public DeviceTest {
 #endif
 };
 
-// An H200 refused Gradient::rows() here: it has no values that a GPU could reach.
-TEST_F(OwnMemoryAlone, rows_are_announced_without_values) {
+// An H200 rejected Gradient::rows() here, because its values pointer is not memory that a GPU can
+// access.
+TEST_F(OnlyDeviceMemory, rows_are_announced_without_values) {
   const TensorSpec tensor{"t", 1000, 4, DType::f32};
   const std::vector<Index> rows{3, 500, 999};
   const std::vector<float> ones(rows.size() * 4, 1.0F);
@@ -168,7 +169,7 @@ TEST_F(OwnMemoryAlone, rows_are_announced_without_values) {
   }));
 }
 
-TEST_F(SeveralDevices, bytes_cross_from_the_memory_of_one_to_that_of_another) {
+TEST_F(SeveralDevices, bytes_are_copied_from_one_gpu_to_another) {
   PinnedMemory pinned;
   DeviceMemory memory(0);
   DeviceMemory memory_of_other(1);
@@ -193,7 +194,7 @@ TEST_F(SeveralDevices, bytes_cross_from_the_memory_of_one_to_that_of_another) {
 }
 
 #if defined(SPARSESYNC_CUDA_EMULATED)
-/// Several GPUs that reach each other's memory.
+/// Several GPUs that can access each other's memory.
 class Peers : public SeveralDevices {
  protected:
   void SetUp() override {
@@ -205,7 +206,7 @@ class Peers : public SeveralDevices {
 };
 
 // The driver maps each growth of a pool on each GPU that has access to it.
-TEST_F(Peers, a_pool_is_mapped_on_the_named_ones_alone) {
+TEST_F(Peers, a_pool_is_mapped_only_on_the_named_gpus) {
   DeviceMemory(1);
   DeviceMemory(1, 1000, std::array{0, 1, 3});
   GpuWorker(2, std::nullopt, 1);
@@ -218,13 +219,13 @@ TEST_F(Peers, a_pool_is_mapped_on_the_named_ones_alone) {
   EXPECT_THROW(DeviceMemory(1, std::nullopt, std::array{4}), DeviceError);
 }
 
-TEST_F(Peers, those_that_do_not_reach_it_are_left_out) {
+TEST_F(Peers, gpus_that_cannot_access_it_are_left_out) {
   emulated_cuda::limits().reaches_peers = false;
   DeviceMemory(1, std::nullopt, std::array{0});
   EXPECT_TRUE(emulated_cuda::take_pools().at(0).peers.empty());
 }
 
-/// Synchronizes one row by two workers on a GPU; `meanwhile` is called by worker 0 in between.
+/// Synchronizes one row with two workers on a GPU. Worker 0 calls `meanwhile` during the step.
 void synchronize_on(int device, const std::function<void()>& meanwhile) {
   const std::vector<Index> rows{7};
   const std::vector<float> ones(4, 1.0F);
@@ -242,8 +243,8 @@ void synchronize_on(int device, const std::function<void()>& meanwhile) {
   }));
 }
 
-// A context takes 500 MB of a GPU, and fails where the GPU is exclusive to another process.
-TEST_F(SeveralDevices, work_on_one_makes_no_context_on_another) {
+// A context takes 500 MB of a GPU, and fails if the GPU is in exclusive use by another process.
+TEST_F(SeveralDevices, work_on_one_creates_no_context_on_another) {
   emulated_cuda::take_contexts();
   synchronize_on(1, [] {});
   {
@@ -263,7 +264,7 @@ TEST_F(DeviceTest, a_step_does_not_invalidate_the_programs_capture) {
   PinnedMemory pinned;
   const auto of_program = make_device_stream(memory, pinned);
   synchronize_on(0, [&] {
-    // The place of worker 0's thread is that of a program's thread which captures.
+    // Worker 0's thread takes the role of a program's thread that captures a graph.
     emulated_cuda::begin_capture(of_program->stream().handle);
     EXPECT_TRUE(is_captured(of_program->stream()));
   });
@@ -277,7 +278,7 @@ void unregistered_kernel() {}
 // CUDA would load a kernel at its first launch and may wait for the whole GPU, whose work may wait
 // for another worker. The emulated device fails such a launch.
 TEST_F(SeveralDevices, a_session_has_loaded_all_kernels_before_its_first_step) {
-  constexpr int kDevice = 7;  // which no other test uses
+  constexpr int kDevice = 7;  // no other test uses this device
   emulated_cuda::limits().devices = kDevice + 1;
   EXPECT_EQ(emulated_cuda::loaded_kernels(kDevice), 0U);
   std::size_t loaded = 0;
@@ -297,8 +298,8 @@ TEST_F(DeviceTest, a_launch_of_a_kernel_that_is_not_loaded_fails) {
   EXPECT_EQ(cudaLaunchKernelEx(&config, unregistered_kernel), cudaErrorInvalidDeviceFunction);
 }
 
-// CUB looks at the thread's last error, which may be somebody else's.
-TEST_F(DeviceTest, errors_that_others_left_do_not_fail_a_sort) {
+// CUB checks the thread's last error, which may come from another library.
+TEST_F(DeviceTest, errors_left_by_others_do_not_fail_a_sort) {
   TestMemory memory;
   const DeviceUnderTest device(true);
   const Context context = device.context(memory);
@@ -312,8 +313,8 @@ TEST_F(DeviceTest, errors_that_others_left_do_not_fail_a_sort) {
 #endif
 
 #if defined(SPARSESYNC_WITH_CUDA)
-/// Takes a step of two workers, of which worker 1 lacks memory at its k-th allocation, and looks at
-/// the session's stream once both phases were waited for.
+/// Runs a step of two workers. Worker 1 runs out of memory at its k-th allocation. After waiting
+/// for both phases, expects that the session's stream is idle.
 /// @return whether the allocation failed
 bool refuse_step(const Case& inputs, std::int64_t k) {
   bool has_failed = false;
@@ -351,7 +352,7 @@ bool refuse_step(const Case& inputs, std::int64_t k) {
   return has_failed;
 }
 
-// Who has waited may give the gradients' memory back.
+// After the wait, a program may release the memory of its gradients.
 TEST_F(DeviceTest, nothing_of_a_refused_step_runs_after_the_wait) {
   for (const char* const scheme : {"balanced", "owned", "all_gather"}) {
     BucketSpec spec{"b", {{"t", 300, 8, DType::f32}, {"u", 90, 2, DType::bf16}}, scheme};
@@ -393,8 +394,8 @@ TEST_F(DeviceTest, a_session_warns_of_a_single_connection) {
   // NOLINTEND(concurrency-mt-unsafe)
 }
 
-// Each worker on a GPU of its own, in one process.
-TEST_F(SeveralDevices, workers_on_several_have_the_sum) {
+// Each worker uses a separate GPU, in one process.
+TEST_F(SeveralDevices, workers_on_several_gpus_get_the_sum) {
   constexpr int kSize = 2;
   const TensorSpec tensor{"t", 1000, 4, DType::f32};
   const std::vector<Index> rows{3, 500, 999};
@@ -416,14 +417,14 @@ TEST_F(SeveralDevices, workers_on_several_have_the_sum) {
   expect_no_errors(errors);
 }
 
-TEST_F(SeveralDevices, a_stream_of_another_one_is_refused) {
+TEST_F(SeveralDevices, a_stream_of_another_gpu_is_rejected) {
   DeviceMemory memory(0);
   PinnedMemory pinned;
   DeviceMemory memory_of_other(1);
   const auto other = make_device_stream(memory_of_other, pinned, {1, false, std::nullopt});
   try {
     make_device_stream(memory, pinned, {0, false, other->stream()});
-    FAIL() << "made";
+    FAIL() << "accepted a stream of another GPU";
   } catch (const InputError& error) {
     EXPECT_EQ(
         std::string(error.what()),
@@ -432,7 +433,7 @@ TEST_F(SeveralDevices, a_stream_of_another_one_is_refused) {
   make_device_stream(memory_of_other, pinned, {1, false, other->stream()});
 }
 
-TEST_F(SeveralDevices, gradients_in_the_memory_of_another_one_are_refused_and_the_next_step_works) {
+TEST_F(SeveralDevices, gradients_on_another_gpu_are_rejected_and_the_next_step_works) {
   const TensorSpec tensor{"t", 50, 4, DType::f32};
   expect_no_errors(local_workers("local", {}).run(2, [&](std::unique_ptr<Transport>& transport) {
     HostMemory words;
@@ -449,7 +450,7 @@ TEST_F(SeveralDevices, gradients_in_the_memory_of_another_one_are_refused_and_th
     const auto refused = [&](const Gradient& gradient, const std::string& text) {
       try {
         session.synchronize(id, std::array{is_wrong ? gradient : Gradient::empty()});
-        ADD_FAILURE() << "went on";
+        ADD_FAILURE() << "accepted a gradient on another GPU";
       } catch (const InputError& error) {
         EXPECT_TRUE(is_wrong);
         EXPECT_EQ(std::string(error.what()), text);
@@ -472,8 +473,8 @@ TEST_F(SeveralDevices, gradients_in_the_memory_of_another_one_are_refused_and_th
   }));
 }
 
-// What a kernel finds is thrown by the next operation that synchronizes, once; then work goes on.
-TEST_F(DeviceTest, a_fault_is_told_by_the_next_synchronization) {
+// The next synchronization throws a fault that a kernel found, once. Work then continues.
+TEST_F(DeviceTest, the_next_synchronization_reports_a_fault) {
   TestMemory memory;
   const DeviceUnderTest device(false);
   const Context context = device.context(memory);
@@ -502,7 +503,7 @@ TEST_F(DeviceTest, an_event_orders_two_streams) {
   std::vector<Index> shifted(source.size());
   number(one, source);
   Event written(one);
-  written.make_wait(two);  // never set: nothing to wait for
+  written.make_wait(two);  // never recorded, so there is nothing to wait for
   for (Index round = 0; round < 5; ++round) {
     shift(one, source, 10 * round, numbers);
     written.set(one);
@@ -518,7 +519,7 @@ TEST_F(DeviceTest, an_event_orders_two_streams) {
   synchronize(one);
 }
 
-/// A step's gradients of four tensors, coalesced, reversed and dense.
+/// Draws a step's gradients of four tensors: coalesced, reversed and dense.
 std::vector<OwnedGradient> inputs_of(Random& random, const std::vector<TensorSpec>& tensors) {
   std::vector<OwnedGradient> own;
   for (const TensorSpec& tensor : tensors) own.push_back(some_rows(random, tensor, 60));
@@ -534,12 +535,12 @@ class DeviceSteadyState : public ::testing::TestWithParam<SchemeVariant> {};
 INSTANTIATE_TEST_SUITE_P(schemes, DeviceSteadyState, ::testing::ValuesIn(scheme_variants()),
                          [](const auto& each) { return each.param.label; });
 
-TEST_P(DeviceSteadyState, takes_nothing_from_the_allocator) {
-  if (!on_cuda()) GTEST_SKIP() << "of GPUs alone";
+TEST_P(DeviceSteadyState, allocates_nothing) {
+  if (!on_cuda()) GTEST_SKIP() << "needs a GPU";
   const SchemeVariant& variant = GetParam();
   constexpr int kSize = 4;
   if (variant.entry().all_reduces || variant.announce || !variant.fits(kSize)) {
-    GTEST_SKIP() << "does not fit";
+    GTEST_SKIP() << "not applicable to this scheme";
   }
   const std::vector<TensorSpec> tensors{{"a", 900, 8, DType::f32},
                                         {"b", 300, 3, DType::bf16},
@@ -562,7 +563,7 @@ TEST_P(DeviceSteadyState, takes_nothing_from_the_allocator) {
   }));
 }
 
-/// Memory that runs out once.
+/// Memory in which one allocation fails.
 class FailingOnce : public MemoryResource {
  public:
   explicit FailingOnce(MemoryResource& upstream) : upstream_(upstream) {}
@@ -583,7 +584,7 @@ class FailingOnce : public MemoryResource {
   MemoryResource& upstream_;
 };
 
-// Before the first send: all workers know, and the next step works.
+// Before the first send, all workers agree on the failure, and the next step works.
 TEST_F(DeviceTest, out_of_memory_before_the_first_send_is_agreed_and_the_next_step_works) {
   constexpr int kSize = 3;
   const TensorSpec tensor{"t", 500, 4, DType::f32};
@@ -605,12 +606,12 @@ TEST_F(DeviceTest, out_of_memory_before_the_first_send_is_agreed_and_the_next_st
         Session session(std::move(transport), words, options);
         const auto rank = static_cast<std::size_t>(session.rank().value);
         BucketSpec spec{"b", {tensor}, "balanced"};
-        spec.rounds = 1;  // else it would be tried again in two
+        spec.rounds = 1;  // otherwise it would be retried in two rounds
         const BucketId id = session.register_bucket(spec);
-        memory.fails = rank == 1;  // in the first step, whose workspaces are yet to come
+        memory.fails = rank == 1;  // in the first step, which allocates its workspaces
         try {
           session.synchronize(id, std::array{inputs[rank][0].view()});
-          ADD_FAILURE() << "worker " << rank << " went on";
+          ADD_FAILURE() << "worker " << rank << " completed the step";
         } catch (const DeviceMemoryError&) {
           EXPECT_EQ(rank, 1U);
         } catch (const RefusedError& refused) {
@@ -622,7 +623,7 @@ TEST_F(DeviceTest, out_of_memory_before_the_first_send_is_agreed_and_the_next_st
       }));
 }
 
-// After it: the session ends, on all of them, by the next step at the latest.
+// After the first send, the session ends on all workers, at the latest in the next step.
 TEST_F(DeviceTest, out_of_memory_after_the_first_send_ends_the_session_on_all_workers) {
   constexpr int kSize = 3;
   const TensorSpec tensor{"t", 500, 4, DType::f32};
@@ -644,12 +645,12 @@ TEST_F(DeviceTest, out_of_memory_after_the_first_send_ends_the_session_on_all_wo
         const BucketId id = session.register_bucket({"b", {tensor}, "balanced"});
         const auto reduced = session.submit(id, Phase::reduce, std::array{inputs[rank][0].view()});
         session.wait(reduced);
-        memory.fails = rank == 1;  // a gather has no way back
+        memory.fails = rank == 1;  // a gather phase cannot be undone
         session.wait(session.submit(id, Phase::gather));
-        // Where worker 1 had sent its rows before it failed, its peers' gather was whole.
+        // If worker 1 had sent its rows before it failed, the gather phase of the others succeeded.
         session.wait(session.submit(id, Phase::reduce, std::array{inputs[rank][0].view()}));
       });
-  // Not a type that all workers go on after.
+  // The exception type must be one that ends the session.
   EXPECT_TRUE(is<AbortedError>(errors[1])) << text_of(errors[1]);
   EXPECT_NE(text_of(errors[1]).find("worker 1 ended the session"), std::string::npos);
   EXPECT_NE(text_of(errors[1]).find("out of memory"), std::string::npos) << text_of(errors[1]);
@@ -661,7 +662,7 @@ TEST_F(DeviceTest, out_of_memory_after_the_first_send_ends_the_session_on_all_wo
 
 #if defined(SPARSESYNC_CUDA_EMULATED)
 
-/// What a test sets of the emulated device, until it ends.
+/// Limits of the emulated device that a test changes. The destructor restores them.
 class Machine {
  public:
   ~Machine() { emulated_cuda::limits() = before_; }
@@ -671,7 +672,7 @@ class Machine {
   emulated_cuda::Limits before_ = emulated_cuda::limits();
 };
 
-/// Everything that begins work on a GPU refuses with this text.
+/// Expects that every call that starts work on a GPU fails with this message.
 void expect_refusal(const std::string& text) {
   HostMemory memory;
   const DeviceFacts facts = device_facts();
@@ -691,20 +692,20 @@ void expect_refusal(const std::string& text) {
   for (std::size_t i = 0; i < attempts.size(); ++i) {
     try {
       attempts[i]();
-      ADD_FAILURE() << "attempt " << i << " went on";
+      ADD_FAILURE() << "attempt " << i << " did not fail";
     } catch (const DeviceError& error) {
       EXPECT_EQ(error.what(), text) << "attempt " << i;
     }
   }
 }
 
-TEST_F(DeviceTest, without_a_driver_everything_refuses_and_says_so) {
+TEST_F(DeviceTest, without_a_driver_every_call_fails_and_names_the_reason) {
   Machine machine;
   machine->driver_version = 0;
   expect_refusal("no GPU: this machine has no CUDA driver");
 }
 
-TEST_F(DeviceTest, a_driver_that_is_too_old_is_named_with_both_versions) {
+TEST_F(DeviceTest, the_error_of_an_old_driver_names_both_versions) {
   Machine machine;
   machine->driver_version = 12040;
   expect_refusal(
@@ -712,28 +713,29 @@ TEST_F(DeviceTest, a_driver_that_is_too_old_is_named_with_both_versions) {
       "driver");
 }
 
-TEST_F(DeviceTest, a_driver_that_finds_no_gpu) {
+TEST_F(DeviceTest, a_driver_without_a_gpu_is_an_error) {
   Machine machine;
   machine->devices = 0;
   expect_refusal("no GPU: cudaErrorNoDevice");
 }
 
-TEST_F(DeviceTest, a_newer_driver_serves) {
+TEST_F(DeviceTest, a_newer_driver_works) {
   Machine machine;
   machine->driver_version = 14010;
   EXPECT_EQ(device_facts().problem, "");
   EXPECT_NO_THROW(DeviceMemory(0));
 }
 
-// Workers of a machine share its GPUs in turn.
-TEST_F(DeviceTest, workers_take_gpus_in_turn) {
+// Workers of a machine are assigned to its GPUs round-robin.
+TEST_F(DeviceTest, workers_are_assigned_to_gpus_round_robin) {
   Machine machine;
   machine->devices = 3;
   for (int worker = 0; worker < 7; ++worker) EXPECT_EQ(device_of_worker(worker), worker % 3);
 }
 
-// The runtime's own refusal: typed, counted as nothing, and the next one goes well.
-TEST_F(DeviceTest, a_device_out_of_memory_is_typed_and_passes) {
+// An allocation failure of the CUDA runtime is a typed error, changes no count, and the next
+// allocation succeeds.
+TEST_F(DeviceTest, running_out_of_device_memory_is_typed_and_temporary) {
   Machine machine;
   DeviceMemory memory(0);
   machine->allocations_until_failure = 1;

@@ -1,7 +1,7 @@
 // ctest: DEVICES
-// What a synchronization asks of a worker's device: launches of kernels, waits of the host and
-// workspace, for gradients like those of a language model's embedding. Counts are the same on every
-// machine, so they are held where there is no GPU, too: on the emulated one.
+// The device work of a synchronization: kernel launches, waits of the host, and workspace, for
+// gradients like those of a language model's embedding. The counts are the same on every machine,
+// so they are also tested on the emulated device.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -18,12 +18,12 @@ namespace sparsesync::testing {
 namespace {
 
 constexpr int kSize = 8;
-constexpr Index kRows = 793'471;  // of the embedding of LM1B's vocabulary
-constexpr Index kTokens = 2560;   // of a worker and step
+constexpr Index kRows = 793'471;  // rows of the embedding of LM1B's vocabulary
+constexpr Index kTokens = 2560;   // tokens per worker and step
 
-/// Gradients of all workers, and their sum.
+/// The gradients of all workers and their sum.
 struct Gradients {
-  /// Tokens by Zipf's law with an exponent of 1: ranks are spread evenly over the logarithms.
+  /// Draws tokens from Zipf's law with exponent 1: ranks are uniform on a logarithmic scale.
   explicit Gradients(Index width, std::uint64_t salt = 0)
       : tensor{"embedding", kRows, width, DType::f32}, sum(tensor) {
     Random random(seed() + salt);
@@ -45,19 +45,19 @@ struct Gradients {
     in_union = static_cast<double>(united.size());
   }
 
-  /// For `sum`.
+  /// Computes `sum`.
   void add_up() {
     for (const OwnedGradient& each : of) sum.add(each);
   }
 
   TensorSpec tensor;
-  std::vector<OwnedGradient> of;  // [worker]
-  double touched = 0;             // rows, by the mean worker
+  std::vector<OwnedGradient> of;  // by worker
+  double touched = 0;             // mean number of touched rows per worker
   double in_union = 0;
   ExactSum sum;
 };
 
-/// What a phase took.
+/// The device work of a phase.
 struct PhaseWork {
   DeviceStream::Counters counted;
   std::string name;
@@ -69,17 +69,17 @@ DeviceStream::Counters difference(const DeviceStream::Counters& after,
           after.synchronizations - before.synchronizations};
 }
 
-/// A worker of a test and what it works with.
+/// A worker of a test with its device and session.
 class Worker {
  public:
   Worker(std::unique_ptr<Transport> transport, bool checked)
       : device_(checked, &memory_), session_(std::move(transport), host(), options(device_)) {}
 
   Session& session() { return session_; }
-  /// Of its workspaces.
+  /// Returns the memory of its workspaces.
   HostMemory& memory() { return memory_; }
 
-  /// Runs a phase and says what it took.
+  /// Runs a phase and returns its device work.
   template <typename Submit>
   PhaseWork phase(const std::string& name, const Submit& submit) {
     const DeviceStream::Counters before = counters();
@@ -106,7 +106,7 @@ class Worker {
 };
 
 /// Runs body(worker) as each of the workers.
-/// @param checked  whether each operation on a GPU is waited for
+/// @param checked  whether to wait for each operation on a GPU
 template <typename Body>
 void run_workers(bool checked, const Body& body) {
   expect_no_errors(
@@ -116,7 +116,7 @@ void run_workers(bool checked, const Body& body) {
       }));
 }
 
-/// A scheme, and what each of its phases may take.
+/// A scheme and the limits of its phases.
 struct Aim {
   std::string scheme;
   bool announce = false;
@@ -134,14 +134,15 @@ struct Aim {
   }
 };
 
-// NOLINTNEXTLINE(readability-identifier-naming): GoogleTest's
+// NOLINTNEXTLINE(readability-identifier-naming): GoogleTest requires this name
 void PrintTo(const Aim& aim, std::ostream* out) {
   *out << aim.name();
 }
 
-/// 25 launches and 2 waits, one of them at a phase's end: what is aimed at. Beyond that a wait for
-/// each further exchange or count that the next step must know: of the union, where indices cross
-/// first; of the serial memory, where rows are hashed; of each union in recursive doubling.
+/// The target is 25 launches and 2 waits, one of them at the end of a phase. A phase needs another
+/// wait for each additional exchange or count that its next step depends on. Examples are a union
+/// if indices are exchanged first, the serial memory if rows are hashed, and each union in
+/// recursive doubling.
 std::vector<Aim> aims() {
   const Aim::Counts sets_first{25, 4};
   return {{"balanced", false},
@@ -154,7 +155,7 @@ std::vector<Aim> aims() {
           {"recursive_doubling", false, {25, 5}}};
 }
 
-/// A worker of a test, in its second step: in the first one workspaces grow.
+/// A worker of a test in its second step. Workspaces grow in the first one.
 class Step {
  public:
   Step(Worker& worker, const Gradients& gradients, const std::string& scheme, bool announce)
@@ -168,7 +169,7 @@ class Step {
     worker.session().adapt(id_);
   }
 
-  /// What each of its phases took.
+  /// Returns the device work of each phase.
   std::vector<PhaseWork> run(bool announce) {
     std::vector<PhaseWork> phases;
     if (announce) {
@@ -191,7 +192,7 @@ class Step {
   BucketId id_{};
 };
 
-/// In words, what a phase takes beyond an aim; "" if nothing.
+/// Describes the work of a phase that exceeds a limit; "" if none does.
 std::string excess(const PhaseWork& work, const Aim::Counts& aim) {
   if (work.counted.launches <= aim.launches &&
       work.counted.synchronizations <= aim.synchronizations) {
@@ -206,7 +207,7 @@ std::string excess(const PhaseWork& work, const Aim::Counts& aim) {
 class DeviceWork : public ::testing::TestWithParam<Aim> {
  protected:
   void SetUp() override {
-    if (!on_cuda()) GTEST_SKIP() << "of GPUs alone";
+    if (!on_cuda()) GTEST_SKIP() << "needs a GPU";
   }
 };
 
@@ -228,8 +229,8 @@ TEST_P(DeviceWork, of_a_phase_is_a_few_launches_and_waits) {
   });
 }
 
-// The negative of the test above: a stream that waits for each operation.
-TEST_F(DeviceWork, that_waits_more_often_is_seen) {
+// Negative test of the test above: a stream that waits for each operation must exceed the limit.
+TEST_F(DeviceWork, with_more_waits_is_detected) {
   const Gradients gradients(16);
   run_workers(true, [&](Worker& worker) {
     for (const PhaseWork& work : Step(worker, gradients, "balanced", false).run(false)) {
@@ -241,16 +242,16 @@ TEST_F(DeviceWork, that_waits_more_often_is_seen) {
 
 // ---- Workspace.
 
-/// Bytes that a worker of `balanced` may have beyond its input and its result: once and a half the
-/// rows that the mean worker touched and those of the union, and a seventh of a byte for each row
-/// of the tensor.
+/// Returns the workspace limit of a worker of `balanced` in bytes, without input and result. It is
+/// 1.5 times the rows that the mean worker touched and the rows of the union, plus one seventh of a
+/// byte per row of the tensor.
 double workspace_aim(const Gradients& gradients) {
   const auto row_bytes = static_cast<double>(gradients.tensor.width) * sizeof(float);
   return 1.5 * (gradients.touched + gradients.in_union) * row_bytes +
          static_cast<double>(kRows) / 7;
 }
 
-/// The most that any worker has, where there are so many bytes of something else.
+/// Returns the largest workspace of any worker that also allocates `bytes_beside` bytes.
 double workspace_of(const Gradients& gradients, std::int64_t bytes_beside) {
   std::array<double, kSize> most{};
   run_workers(false, [&](Worker& worker) {
@@ -267,15 +268,15 @@ double workspace_of(const Gradients& gradients, std::int64_t bytes_beside) {
   return *std::max_element(most.begin(), most.end());
 }
 
-TEST(Workspace, of_balanced_is_in_proportion_to_the_rows) {
+TEST(Workspace, of_balanced_is_proportional_to_the_rows) {
   const Gradients gradients(512);
   const double bytes = workspace_of(gradients, 0);
   EXPECT_LE(bytes, workspace_aim(gradients))
       << gradients.touched << " rows touched, " << gradients.in_union << " in the union";
 }
 
-// A copy of the tensor would be seen.
-TEST(Workspace, that_is_larger_is_seen) {
+// Negative test: a copy of the tensor would exceed the limit.
+TEST(Workspace, that_is_larger_is_detected) {
   const Gradients gradients(16);
   EXPECT_GT(workspace_of(gradients, kRows * 16 * static_cast<std::int64_t>(sizeof(float))),
             workspace_aim(gradients));

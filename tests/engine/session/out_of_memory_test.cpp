@@ -1,7 +1,7 @@
 // ctest: COST 30 NOT_QUICK
-// Memory that runs out at any allocation of any scheme, on one worker: either the step works, or
-// all workers refuse it and the next one works, or the session ends on all of them. The type of the
-// error says which.
+// Memory runs out at any allocation of any scheme, on one worker. There are three possible
+// outcomes. The step succeeds, all workers refuse it and the next one succeeds, or the session ends
+// on all workers. The type of the exception states the outcome.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -27,12 +27,12 @@ constexpr int kWorkers = 4;
 constexpr Rank kPoor{1};
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr std::int64_t kStride = 5;  // steps are slow there; other builds fail every allocation
+constexpr std::int64_t kStride = 5;  // sanitizers are slow; other builds fail every allocation
 #else
 constexpr std::int64_t kStride = 1;
 #endif
 
-/// What came of a step on one worker.
+/// The outcome of a step on one worker.
 enum class Outcome : std::uint8_t { works, is_refused, session_is_over };
 
 Outcome outcome_of(const std::function<void()>& step) {
@@ -48,7 +48,7 @@ Outcome outcome_of(const std::function<void()>& step) {
   return Outcome::is_refused;
 }
 
-/// A step whose phases are submitted before any is waited for: so it may begin again.
+/// Runs a step whose phases are all submitted before a wait, so that the session can restart it.
 void synchronize_at_once(Session& session, BucketId id, const Case& inputs) {
   const std::vector<Gradient> gradients = inputs.of(session);
   std::vector<std::vector<Index>> rows;
@@ -63,12 +63,12 @@ void synchronize_at_once(Session& session, BucketId id, const Case& inputs) {
 }
 
 struct Seen {
-  bool failed = false;             // whether the allocation did
-  std::vector<Outcome> outcomes;   // of the step in which memory runs out, by rank
-  std::vector<Outcome> next_ones;  // of the one after it
+  bool failed = false;             // whether the allocation failed
+  std::vector<Outcome> outcomes;   // outcomes of the failing step, by rank
+  std::vector<Outcome> next_ones;  // outcomes of the next step, by rank
 };
 
-/// Takes two steps of a bucket; in the first one the k-th allocation of worker 1 fails.
+/// Runs two steps of a bucket. In the first one, the k-th allocation of worker 1 fails.
 Seen run_out(const std::vector<Case>& steps, bool late, Failure failure, std::int64_t k) {
   Seen seen{false, std::vector(kWorkers, Outcome::works), std::vector(kWorkers, Outcome::works)};
   const WorkersUnderTest workers = local_workers("local", {});
@@ -80,7 +80,7 @@ Seen run_out(const std::vector<Case>& steps, bool late, Failure failure, std::in
     options.late_refusals = late;
     Session session(std::move(transport), memory, options);
     const BucketId id = session.register_bucket(steps[0].spec);
-    // Otherwise the session might end while somebody registers.
+    // Otherwise the session might end while another worker registers.
     ++workers.counter();
     while (workers.counter() < kWorkers) std::this_thread::yield();
     const bool is_poor = session.rank() == kPoor;
@@ -110,7 +110,7 @@ void expect_one_end(const Seen& seen, bool late, const std::string& where) {
   const Outcome of_poor = seen.outcomes[kPoor.index()];
   if (of_poor == Outcome::session_is_over) {
     EXPECT_FALSE(late) << where << ": the session is over";
-    // Others may have had what they needed of the step.
+    // Other workers may have completed the failing step, if they had all that they needed.
     expect_all(seen.next_ones, Outcome::session_is_over, where + ", the next step");
     return;
   }
@@ -118,7 +118,8 @@ void expect_one_end(const Seen& seen, bool late, const std::string& where) {
   expect_all(seen.next_ones, Outcome::works, where + ", the next step");
 }
 
-/// Fails each allocation of a step in turn, or every kStride-th. Returns about how many there are.
+/// Fails each allocation of a step in turn, or every kStride-th one. Returns the approximate number
+/// of allocations.
 std::int64_t fail_each(const SchemeVariant& variant, std::optional<int> rounds, bool late,
                        Failure failure) {
   BucketSpec spec = variant.bucket(
@@ -137,14 +138,14 @@ std::int64_t fail_each(const SchemeVariant& variant, std::optional<int> rounds, 
 
 class OutOfMemoryOf : public ::testing::TestWithParam<SchemeVariant> {};
 
-TEST_P(OutOfMemoryOf, one_end_for_all_workers_where_refusals_may_be_late) {
+TEST_P(OutOfMemoryOf, one_outcome_for_all_workers_with_late_refusals) {
   const SchemeVariant& variant = GetParam();
   fail_each(variant, 1, true, Failure::budget);
   fail_each(variant, std::nullopt, true, Failure::budget);
   fail_each(variant, 2, true, Failure::out_of_memory);
 }
 
-TEST_P(OutOfMemoryOf, one_end_for_all_workers_where_refusals_are_early) {
+TEST_P(OutOfMemoryOf, one_outcome_for_all_workers_with_early_refusals) {
   fail_each(GetParam(), std::nullopt, false, Failure::budget);
 }
 
@@ -155,7 +156,7 @@ TEST(OutOfMemory, workspaces_of_sparse_schemes_grow_in_a_step) {
 std::string label_of(const ::testing::TestParamInfo<SchemeVariant>& info) {
   return info.param.label;
 }
-/// Those that this number of workers and this transport can have.
+/// Returns the variants that support this number of workers and this transport.
 std::vector<SchemeVariant> variants() {
   std::vector<SchemeVariant> all = scheme_variants();
   std::erase_if(all, [](const SchemeVariant& each) {

@@ -1,4 +1,4 @@
-// What the tests of the Session share: buckets with inputs for all workers, and their sums.
+// Support for tests of the Session: buckets with inputs for all workers, and their sums.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -16,15 +16,15 @@ namespace sparsesync::testing {
 
 inline const TensorSpec kTensor{"t", 200, 4, DType::f32};
 
-/// A bucket's inputs for all workers in a step, and their sum.
+/// The inputs of a bucket for all workers in a step, and their sum.
 struct Case {
-  /// Each worker touches some rows, no more than half.
+  /// Each worker touches some rows, at most half of them.
   Case(BucketSpec of, int size, std::uint64_t salt) : Case(std::move(of)) {
     Random random(seed() + salt);
     add_inputs(random, size,
                [&](const TensorSpec& tensor) { return random.below(tensor.rows / 2); });
   }
-  /// Each worker touches so many rows of each tensor.
+  /// Each worker touches `rows` rows of each tensor.
   Case(BucketSpec of, int size, Random& random, Index rows) : Case(std::move(of)) {
     add_inputs(random, size, [&](const TensorSpec&) { return rows; });
   }
@@ -42,7 +42,7 @@ struct Case {
           << spec.name << " on worker " << session.rank().value;
     }
   }
-  /// This worker's part of the step, and that it ends with the sum.
+  /// Runs this worker's part of the step and checks the sum.
   void synchronize(Session& session, BucketId id) const {
     session.synchronize(id, of(session));
     check(session, id);
@@ -71,7 +71,7 @@ struct Case {
   }
 };
 
-/// Four buckets of three schemes.
+/// Returns four buckets with three schemes.
 inline std::vector<Case> four_cases(int size) {
   std::vector<Case> cases;
   cases.emplace_back(BucketSpec{"a", {kTensor}, "balanced"}, size, 1);
@@ -84,7 +84,7 @@ inline std::vector<Case> four_cases(int size) {
   return cases;
 }
 
-/// Gives the same gradients in each step, and counts the steps.
+/// A source that returns the same gradients in each step and counts the calls.
 class CountingSource : public GradientSource {
  public:
   explicit CountingSource(std::vector<Gradient> gradients) : gradients_(std::move(gradients)) {}
@@ -97,14 +97,14 @@ class CountingSource : public GradientSource {
   }
 
   int calls = 0;
-  std::thread::id thread;    // of the last call
-  std::exception_ptr error;  // that the next calls throw
+  std::thread::id thread;    // thread of the last call
+  std::exception_ptr error;  // exception that the next calls throw
 
  private:
   std::vector<Gradient> gradients_;
 };
 
-/// As Session::synchronize().
+/// Does the same as Session::synchronize().
 inline void synchronize_from(Session& session, BucketId id, GradientSource& source) {
   const Session::Ticket reduced = session.submit(id, source);
   const Session::Ticket gathered = session.submit(id, Phase::gather);

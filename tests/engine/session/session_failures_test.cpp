@@ -1,6 +1,5 @@
 // ctest: NOT_QUICK
-// The Session where something is wrong: what differs or cannot be at registration, refusals,
-// failures.
+// Failures of a Session: mismatched or invalid registrations, refused steps, and lost workers.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -28,7 +27,7 @@
 namespace sparsesync::testing {
 namespace {
 
-/// Runs three sessions, of which one has so many bytes of memory and no more.
+/// Runs three sessions, one of which has a memory budget of `budget` bytes.
 std::vector<std::exception_ptr> run_with_poor_worker(
     Rank poor, std::int64_t budget, const std::function<void(Session&, HostMemory&)>& body) {
   return run_sessions(local_workers("local", {}), 3, body, [=](Rank rank) {
@@ -36,7 +35,7 @@ std::vector<std::exception_ptr> run_with_poor_worker(
   });
 }
 
-TEST(Session, whatever_differs_at_registration_is_named_with_both_sides_on_all_workers) {
+TEST(Session, all_workers_report_a_mismatch_at_registration_with_both_values) {
   const BucketSpec same{"embeddings", {kTensor, {"u", 10, 2, DType::f32}}, "balanced"};
   struct Change {
     const char* expected;
@@ -63,7 +62,7 @@ TEST(Session, whatever_differs_at_registration_is_named_with_both_sides_on_all_w
        [](BucketSpec& b) { b.name = "other"; }},
   };
   for (const Change& change : changes) {
-    std::atomic<int> told = 0;
+    std::atomic<int> reported = 0;
     expect_no_errors(run_sessions(3, [&](Session& session, HostMemory&) {
       BucketSpec spec = same;
       if (session.rank().value == 1) change.apply(spec);
@@ -72,17 +71,17 @@ TEST(Session, whatever_differs_at_registration_is_named_with_both_sides_on_all_w
       } catch (const AgreementError& error) {
         EXPECT_NE(std::string(error.what()).find(change.expected), std::string::npos)
             << error.what();
-        ++told;
+        ++reported;
       }
-      // Nothing was registered; the session goes on.
+      // Nothing was registered, and the session is still usable.
       const BucketId id = session.register_bucket(same);
       EXPECT_EQ(id.value, 0U);
     }));
-    EXPECT_EQ(told, 3) << change.expected;
+    EXPECT_EQ(reported, 3) << change.expected;
   }
 }
 
-TEST(Session, seeds_that_differ_are_named) {
+TEST(Session, different_seeds_are_reported) {
   const auto errors = run_sessions(
       local_workers("local", {}), 2,
       [&](Session& session, HostMemory&) {
@@ -98,7 +97,7 @@ TEST(Session, seeds_that_differ_are_named) {
   }
 }
 
-TEST(Session, a_bucket_that_cannot_be_is_an_error_on_all_workers_and_changes_nothing) {
+TEST(Session, an_invalid_bucket_is_an_error_on_all_workers_and_changes_nothing) {
   expect_no_errors(run_sessions(2, [&](Session& session, HostMemory&) {
     const std::vector<BucketSpec> wrong{
         {"b", {}},
@@ -118,10 +117,10 @@ TEST(Session, a_bucket_that_cannot_be_is_an_error_on_all_workers_and_changes_not
   }));
 }
 
-TEST(Session, a_statement_that_is_too_long_is_refused_on_all_workers_and_changes_nothing) {
+TEST(Session, a_statement_that_is_too_long_is_rejected_on_all_workers_and_changes_nothing) {
   const std::string most(std::size_t{64} << 20U, 'x');
   const std::string more = most + "y";
-  std::atomic<int> told = 0;
+  std::atomic<int> reported = 0;
   const auto expect_refused = [&](const std::function<void()>& call, int worker) {
     try {
       call();
@@ -129,20 +128,20 @@ TEST(Session, a_statement_that_is_too_long_is_refused_on_all_workers_and_changes
       EXPECT_NE(std::string(error.what()).find(fmt::format("worker {} gives ", worker)),
                 std::string::npos)
           << error.what();
-      ++told;
+      ++reported;
     }
   };
   expect_no_errors(run_sessions(2, [&](Session& session, HostMemory&) {
     const bool last = session.rank() == Rank{1};
     expect_refused([&] { session.all_gather(last ? more : "short"); }, 1);
     expect_refused([&] { session.all_gather(more); }, 0);
-    const std::string name = last ? more.substr(0, most.size() / 4) : "t";  // stated four times
+    const std::string name = last ? more.substr(0, most.size() / 4) : "t";  // appears four times
     expect_refused([&] { session.register_bucket({"b", {{name, 10, 4, DType::f32}}}); }, 1);
     const std::vector<std::string> all = session.all_gather(last ? most : "short");
     EXPECT_TRUE(all[1] == most && all[0] == "short");
     EXPECT_EQ(session.register_bucket({"b", {kTensor}}).value, 0U);
   }));
-  EXPECT_EQ(told, 6);
+  EXPECT_EQ(reported, 6);
 }
 
 TEST(Session, reasons_of_other_workers_are_shown_without_control_characters) {
@@ -160,13 +159,13 @@ TEST(Session, reasons_of_other_workers_are_shown_without_control_characters) {
   EXPECT_EQ(::testing::internal::GetCapturedStderr(), "sparsesync: warning: " + shown + "\n");
 }
 
-TEST(Session, a_budget_that_one_worker_lacks_is_known_to_all_at_registration) {
+TEST(Session, a_budget_that_is_too_small_on_one_worker_is_reported_by_all_at_registration) {
   const auto errors =
       run_with_poor_worker(Rank{1}, 100'000, [&](Session& session, HostMemory& memory) {
         const bool poor = session.rank() == Rank{1};
         try {
           session.register_bucket({"big", {{"t", 100'000, 4, DType::f32}}, "dense_ring"});
-          ADD_FAILURE() << "registered";
+          ADD_FAILURE() << "registered a bucket that exceeds a budget";
         } catch (const BudgetError& error) {
           EXPECT_TRUE(poor);
           EXPECT_GE(error.needed(), 1'600'000);
@@ -213,21 +212,22 @@ TEST(Session,
         EXPECT_THROW(session.wait(reduced), RefusedError);
         EXPECT_THROW(session.wait(gathered), RefusedError);
       }
-      EXPECT_EQ(session.rounds(id), 1);  // more are no help: the sums alone are too large
+      EXPECT_EQ(session.rounds(id), 1);  // more do not help: the sums alone are too large
     }
   });
   expect_no_errors(errors);
 }
 
-/// What a worker of StepsInRounds needed at most, and in how many rounds it went at last.
+/// Peak memory and final number of rounds of a worker in steps_in_rounds().
 struct RoundsSeen {
   std::int64_t high_water = 0;
   int rounds = 0;
   std::string error;
 };
 
-/// Steps of rows that all workers touch, the second one larger than the others, of which each
-/// result is looked at; `budget` is that of worker 2. A source gives the gradients of worker 1.
+/// Runs three steps of rows that all workers touch and checks each result. The second step is
+/// larger than the others. Worker 2 has `budget`, and worker 1 submits its gradients through a
+/// source.
 RoundsSeen steps_in_rounds(std::optional<std::int64_t> budget, std::optional<int> rounds,
                            const std::string& scheme = "balanced") {
   constexpr int kWidth = 32;
@@ -235,8 +235,8 @@ RoundsSeen steps_in_rounds(std::optional<std::int64_t> budget, std::optional<int
   std::vector<RoundsSeen> seen(3);
   const auto start = [&](Rank rank) {
     SessionStart own{{kDeadline, 1}, rank == Rank{2} ? budget : std::nullopt};
-    own.options.network = kQuick;  // `auto` chooses the same in each run,
-    own.options.trials = 0;        // and by no time that it measured
+    own.options.network = kQuick;  // so that `auto` makes the same choice in each run,
+    own.options.trials = 0;        // which must not depend on measured times
     return own;
   };
   const auto body = [&](Session& session, HostMemory& memory) {
@@ -254,7 +254,7 @@ RoundsSeen steps_in_rounds(std::optional<std::int64_t> budget, std::optional<int
       try {
         if (session.rank() == Rank{1}) {
           synchronize_from(session, id, source);
-          EXPECT_EQ(source.calls, 1) << "a step that begins again has its gradients";
+          EXPECT_EQ(source.calls, 1) << "a restarted step must not call the source again";
         } else {
           session.synchronize(id, gradients);
         }
@@ -282,7 +282,7 @@ RoundsSeen steps_in_rounds(std::optional<std::int64_t> budget, std::optional<int
   return seen[2];
 }
 
-TEST(Session, a_step_that_is_larger_than_a_budget_goes_in_several_rounds_with_every_sparse_scheme) {
+TEST(Session, a_step_that_exceeds_a_budget_runs_in_several_rounds_with_every_sparse_scheme) {
   for (const char* const scheme :
        {"all_gather", "balanced", "owned", "recursive_doubling", "sparse_ps", "split_all_gather"}) {
     SCOPED_TRACE(scheme);
@@ -294,14 +294,14 @@ TEST(Session, a_step_that_is_larger_than_a_budget_goes_in_several_rounds_with_ev
     EXPECT_EQ(bounded.error, "");
     EXPECT_GT(bounded.rounds, 1);
     EXPECT_LE(bounded.high_water, budget);
-    // Where their number is given, the step is refused, and the next one works.
+    // If the number of rounds is given, the step is refused, and the next one works.
     const RoundsSeen refused = steps_in_rounds(budget, 1, scheme);
     EXPECT_NE(refused.error.find("budget"), std::string::npos) << refused.error;
     EXPECT_EQ(refused.rounds, 1);
   }
 }
 
-TEST(Session, auto_goes_in_several_rounds_where_a_step_is_larger_than_a_budget) {
+TEST(Session, auto_uses_several_rounds_if_a_step_exceeds_a_budget) {
   const std::int64_t budget =
       steps_in_rounds(std::nullopt, std::nullopt, "auto").high_water * 3 / 4;
   const RoundsSeen bounded = steps_in_rounds(budget, std::nullopt, "auto");
@@ -313,7 +313,7 @@ TEST(Session, auto_goes_in_several_rounds_where_a_step_is_larger_than_a_budget) 
 TEST(Session, a_budget_that_is_exceeded_after_the_first_send_ends_the_session_on_all_workers) {
   const TensorSpec tensor{"t", 100'000, 64, DType::f32};
   std::atomic<int> registered = 0;
-  // Worker 1 has nothing to send, and no room for what the others send it.
+  // Worker 1 has nothing to send, and too little memory for the messages of the others.
   const auto start = [](Rank rank) {
     SessionStart own{{kDeadline, 1}, rank == Rank{1} ? std::optional(400'000) : std::nullopt};
     own.options.late_refusals = false;
@@ -322,7 +322,7 @@ TEST(Session, a_budget_that_is_exceeded_after_the_first_send_ends_the_session_on
   const auto body = [&](Session& session, HostMemory&) {
     const int rank = session.rank().value;
     const BucketId id = session.register_bucket({"b", {tensor}, "balanced"});
-    ++registered;  // otherwise the session might end while somebody registers
+    ++registered;  // otherwise the session might end while another worker registers
     while (registered < 3) std::this_thread::yield();
     std::vector<Index> rows(20'000);
     std::iota(rows.begin(), rows.end(), Index{0});
@@ -332,22 +332,22 @@ TEST(Session, a_budget_that_is_exceeded_after_the_first_send_ends_the_session_on
                   : Gradient::row_sparse(rows, reinterpret_cast<const std::byte*>(ones.data()))};
     try {
       const auto reduced = session.submit(id, Phase::reduce, gradients);
-      const auto gathered = session.submit(id, Phase::gather);  // the session may be over by now
+      const auto gathered = session.submit(id, Phase::gather);  // the session may have ended by now
       session.wait(reduced);
       session.wait(gathered);
-      ADD_FAILURE() << "worker " << rank << " was not told";
+      ADD_FAILURE() << "worker " << rank << " did not fail";
     } catch (const AbortedError& error) {
       EXPECT_EQ(error.peer().value, 1);
       EXPECT_NE(std::string(error.what()).find("budget"), std::string::npos) << error.what();
     }
-    // Over is over, with the same error.
+    // An ended session stays ended, with the same error.
     EXPECT_THROW(session.wait(session.submit(id, Phase::reduce, gradients)), Error);
     EXPECT_THROW(session.barrier(), Error);
   };
   expect_no_errors(run_sessions(local_workers("local", {}), 3, body, start));
 }
 
-/// Has no memory for one post, when it is told so.
+/// A transport that fails to allocate in one post() call, on request.
 class PoorTransport : public ForwardingTransport {
  public:
   PoorTransport(std::unique_ptr<Transport> network, std::atomic<bool>& is_poor)
@@ -362,7 +362,7 @@ class PoorTransport : public ForwardingTransport {
   std::atomic<bool>& is_poor_;
 };
 
-TEST(Session, memory_that_a_transport_lacks_ends_the_session_on_all_workers) {
+TEST(Session, a_transport_without_memory_ends_the_session_on_all_workers) {
   for (const bool late : {false, true}) {
     std::atomic<bool> is_poor = false;
     const auto errors = local_workers("local", {}).run(2, [&](std::unique_ptr<Transport>& end) {
@@ -384,7 +384,7 @@ TEST(Session, memory_that_a_transport_lacks_ends_the_session_on_all_workers) {
   }
 }
 
-TEST(ProgressThread, what_a_phase_throws_ends_the_session) {
+TEST(ProgressThread, an_exception_of_a_phase_ends_the_session) {
   LocalNetwork network(1);
   const auto transport = network.join(Rank{0});
   ProgressThread thread(*transport, kDeadline, [](OrderEntry, const ProgressThread::Input&) {
@@ -407,7 +407,7 @@ TEST(Session, a_predecessor_that_is_not_submitted_is_a_typed_error) {
                                      const std::vector<Gradient> gradients = cases[1].of(session);
                                      session.wait(session.submit(ids[1], Phase::reduce, gradients));
                                    },
-                                   // Time enough to register on a loaded machine.
+                                   // Enough time to register on a loaded machine.
                                    {std::chrono::milliseconds(5000), 1});
   for (const auto& error : errors) {
     EXPECT_TRUE(is<OrderError>(error) || is<AbortedError>(error)) << text_of(error);
@@ -415,7 +415,7 @@ TEST(Session, a_predecessor_that_is_not_submitted_is_a_typed_error) {
   }
 }
 
-TEST(Session, a_worker_that_never_comes_is_a_deadline) {
+TEST(Session, a_worker_that_never_joins_causes_a_deadline_error) {
   LocalNetwork network(3, {});
   std::atomic<int> over = 0;
   const auto errors = run_transports(network, 3, [&](std::unique_ptr<Transport>& transport) {
@@ -458,7 +458,7 @@ TEST(Session, a_worker_that_leaves_in_the_middle_is_a_typed_error_on_all_others)
   }
 }
 
-TEST(Session, workers_with_other_schedules_of_buckets_are_out_of_step_and_told) {
+TEST(Session, workers_with_different_orders_of_buckets_get_an_out_of_step_error) {
   const std::vector<Case> cases = four_cases(2);
   const auto errors = run_sessions(2, [&](Session& session, HostMemory&) {
     if (session.rank().value == 0) {
@@ -472,7 +472,7 @@ TEST(Session, workers_with_other_schedules_of_buckets_are_out_of_step_and_told) 
   EXPECT_TRUE(is<ProtocolError>(errors[0]) || is<AbortedError>(errors[0]) ||
               is<AgreementError>(errors[0]))
       << text_of(errors[0]);
-  EXPECT_TRUE(errors[1]) << "worker 1 was not told";
+  EXPECT_TRUE(errors[1]) << "worker 1 did not fail";
 }
 
 TEST(Session, a_step_whose_source_fails_is_refused_at_once_and_the_next_one_works) {
@@ -498,7 +498,7 @@ TEST(Session, a_step_whose_source_fails_is_refused_at_once_and_the_next_one_work
         } else {
           EXPECT_THROW(synchronize_from(session, id, source), RefusedError);
         }
-        EXPECT_EQ(session.rounds(id), 1) << "more rounds do not help";
+        EXPECT_EQ(session.rounds(id), 1) << "the step was retried in more rounds";
         synchronize_from(session, id, source);
         inputs.check(session, id);
       }
@@ -508,7 +508,7 @@ TEST(Session, a_step_whose_source_fails_is_refused_at_once_and_the_next_one_work
   }
 }
 
-TEST(Session, a_wrong_number_of_gradients_is_refused) {
+TEST(Session, a_wrong_number_of_gradients_is_rejected) {
   const Case inputs({"b", {kTensor, {"u", 9, 1, DType::f32}}}, 2, 1);
   expect_no_errors(run_sessions(2, [&](Session& session, HostMemory&) {
     const BucketId id = session.register_bucket(inputs.spec);

@@ -1,5 +1,5 @@
 // ctest: DEVICES
-// The Session: several buckets in flight, the agreed order, adapting.
+// The Session: several buckets in flight, the agreed order, and adaptation.
 #include "sparsesync/session.h"
 
 #include <algorithm>
@@ -46,7 +46,7 @@ TEST(Session, four_buckets_in_flight_and_gathers_in_reverse_order) {
   }
 }
 
-TEST(Session, a_reduce_between_the_phases_of_another_bucket) {
+TEST(Session, a_reduce_may_run_between_the_phases_of_another_bucket) {
   constexpr int kSize = 3;
   const std::vector<Case> cases = four_cases(kSize);
   expect_no_errors(run_sessions(kSize, [&](Session& session, HostMemory&) {
@@ -68,7 +68,7 @@ TEST(Session, a_reduce_between_the_phases_of_another_bucket) {
   }));
 }
 
-TEST(Session, calls_in_any_order_are_posted_in_the_agreed_one) {
+TEST(Session, calls_in_any_order_run_in_the_agreed_order) {
   constexpr int kSize = 4;
   const std::vector<Case> cases = four_cases(kSize);
   expect_no_errors(run_sessions(kSize, [&](Session& session, HostMemory&) {
@@ -77,7 +77,7 @@ TEST(Session, calls_in_any_order_are_posted_in_the_agreed_one) {
     for (const Case& each : cases) gradients.push_back(each.of(session));
     for (int step = 0; step < 4; ++step) {
       std::vector<Session::Ticket> tickets;
-      // Each worker calls in an order of its own, and two steps ahead.
+      // Each worker calls in a different order, and two steps ahead.
       for (std::size_t i = 0; i < ids.size(); ++i) {
         const std::size_t which =
             (i + static_cast<std::size_t>(session.rank().value + step)) % ids.size();
@@ -85,7 +85,7 @@ TEST(Session, calls_in_any_order_are_posted_in_the_agreed_one) {
         tickets.push_back(session.submit(ids[which], Phase::reduce, gradients[which]));
       }
       if (step % 2 == 0) continue;
-      // The last step's tickets are enough: phases are done in order.
+      // Waiting for the tickets of the last step is enough, because phases complete in order.
       for (const Session::Ticket& ticket : tickets) session.wait(ticket);
       for (std::size_t i = 0; i < ids.size(); ++i) cases[i].check(session, ids[i]);
     }
@@ -93,7 +93,7 @@ TEST(Session, calls_in_any_order_are_posted_in_the_agreed_one) {
   }));
 }
 
-TEST(Session, a_source_is_asked_once_a_step_when_its_turn_has_come) {
+TEST(Session, a_source_is_called_once_per_step_when_its_phase_starts) {
   constexpr int kSize = 3;
   for (const char* const scheme : {"balanced", "auto"}) {
     const Case first({"first", {kTensor}}, kSize, 1);
@@ -103,7 +103,7 @@ TEST(Session, a_source_is_asked_once_a_step_when_its_turn_has_come) {
       CountingSource source(second.of(session));
       for (int step = 0; step < 3; ++step) {
         const Session::Ticket reduced = session.submit(ids[1], source);
-        EXPECT_EQ(source.calls, step) << "the first bucket's turn is not over";
+        EXPECT_EQ(source.calls, step) << "called before the first bucket's phase ended";
         const std::vector<Gradient> gradients = first.of(session);
         session.submit(ids[0], Phase::reduce, gradients);
         session.submit(ids[0], Phase::gather);
@@ -114,7 +114,7 @@ TEST(Session, a_source_is_asked_once_a_step_when_its_turn_has_come) {
         first.check(session, ids[0]);
         second.check(session, ids[1]);
       }
-      // A step after them that is given its gradients.
+      // A later step with gradients as arguments.
       first.synchronize(session, ids[0]);
       second.synchronize(session, ids[1]);
       EXPECT_EQ(source.calls, 3);
@@ -137,7 +137,7 @@ TEST(Session, an_order_can_change_at_a_later_step) {
     for (int step = 0; step < 4; ++step) {
       for (std::size_t at = 0; at < ids.size(); ++at) {
         const std::size_t i = step < 2 ? at : ids.size() - 1 - at;
-        // Waiting at once shows that this one is next.
+        // Waiting immediately shows that this bucket is the next one.
         session.wait(session.submit(ids[i], Phase::reduce, gradients[i]));
         session.wait(session.submit(ids[i], Phase::gather));
         cases[i].check(session, ids[i]);
@@ -182,13 +182,13 @@ TEST(Session, orders_that_differ_are_an_error_on_all_workers_and_change_nothing)
   }));
 }
 
-TEST(Session, a_step_in_one_call_has_the_sum_and_a_refused_one_leaves_the_next_alone) {
+TEST(Session, a_step_in_one_call_gives_the_sum_and_a_refused_one_does_not_affect_the_next) {
   constexpr int kSize = 3;
   const Case inputs({"b", {kTensor}}, kSize, 10);
   expect_no_errors(run_sessions(kSize, [&](Session& session, HostMemory&) {
     const BucketId id = session.register_bucket(inputs.spec);
     inputs.synchronize(session, id);
-    // From `new`, for a GPU reaches no stack.
+    // Allocated with `new`, because a GPU cannot access the stack.
     const std::vector<Index> outside{kTensor.rows};
     const std::vector<std::byte> values(16);
     if (session.rank().value == 1) {
@@ -203,7 +203,7 @@ TEST(Session, a_step_in_one_call_has_the_sum_and_a_refused_one_leaves_the_next_a
   }));
 }
 
-TEST(Session, adapting_changes_the_grid_alike_on_all_workers_and_not_the_result) {
+TEST(Session, adapting_changes_the_grid_equally_on_all_workers_and_not_the_result) {
   const TensorSpec wide{"t", 20'000, 64, DType::f32};
   constexpr int kSize = 4;
   const Case inputs({"b", {wide}}, kSize, 9);
@@ -227,7 +227,7 @@ TEST(Session, adapting_changes_the_grid_alike_on_all_workers_and_not_the_result)
   }
 }
 
-TEST(Session, a_session_that_is_destroyed_gives_up_what_waits) {
+TEST(Session, destroying_a_session_abandons_pending_phases) {
   HostMemory memory;
   LocalNetwork network(1, {});
   Session session(network.join(Rank{0}), memory, {kDeadline, 1});
@@ -237,7 +237,7 @@ TEST(Session, a_session_that_is_destroyed_gives_up_what_waits) {
   session.submit(other, Phase::reduce, std::array{Gradient::empty()});
 }
 
-TEST(Session, a_broadcast_gives_all_what_one_has) {
+TEST(Session, a_broadcast_sends_the_bytes_of_one_worker_to_all) {
   for (const int size : {1, 2, 5}) {
     for (const std::size_t bytes : {std::size_t{0}, std::size_t{7}, (std::size_t{5} << 20U) + 3}) {
       expect_no_errors(run_sessions(size, [&](Session& session, HostMemory&) {
@@ -252,7 +252,7 @@ TEST(Session, a_broadcast_gives_all_what_one_has) {
           same = same && own[i] == static_cast<std::byte>(i % 251);
         }
         EXPECT_TRUE(same) << bytes << " bytes, " << size << " workers";
-        // Each sends them once at most, and headers.
+        // Each worker sends the bytes at most once, plus headers.
         const auto most = static_cast<std::int64_t>(bytes) + 6 * kHeaderBytes;
         EXPECT_LE(session.counters().bytes_sent, most);
       }));
@@ -261,8 +261,8 @@ TEST(Session, a_broadcast_gives_all_what_one_has) {
 }
 
 TEST(Session, sums_do_not_depend_on_the_floating_point_modes_of_the_caller) {
-  if (!kHasFlushToZero || on_cuda()) GTEST_SKIP() << "no such mode";
-  // Denormals, and a sum that is rounded up to the nearest.
+  if (!kHasFlushToZero || on_cuda()) GTEST_SKIP() << "needs a processor with a flush-to-zero mode";
+  // Denormals, and a sum that is rounded up to nearest.
   const std::array<float, 3> values{1e-40F, 1.0F, 0x1.8p-24F};
   const std::array<float, 3> sums{3 * 1e-40F, 3.0F, 0x1.2p-22F};
   const std::span<const std::byte> bits = std::as_bytes(std::span(sums));
@@ -282,7 +282,7 @@ TEST(Session, sums_do_not_depend_on_the_floating_point_modes_of_the_caller) {
       const TensorResult result = session.result(id, 0);
       ASSERT_EQ(result.values.rows, 1000) << scheme;
       for (Index row = 0; row < 1000; ++row) {
-        // Bits: in this mode a denormal equals zero.
+        // Compare bits, because in this mode a denormal equals zero.
         ASSERT_EQ(std::memcmp(result.values.data + row * 12, bits.data(), bits.size()), 0)
             << scheme << ", row " << row << " on worker " << session.rank().value;
       }
@@ -298,7 +298,7 @@ TEST(Session, a_broadcast_of_several_sizes_is_an_error) {
   EXPECT_TRUE(is<ProtocolError>(errors[1])) << text_of(errors[1]);
 }
 
-TEST(Session, workers_hear_what_each_says) {
+TEST(Session, all_workers_receive_the_strings_of_all_others) {
   expect_no_errors(run_sessions(4, [&](Session& session, HostMemory&) {
     const auto said_by = [](int rank) { return std::string(static_cast<std::size_t>(rank), 'x'); };
     const std::vector<std::string> all = session.all_gather(said_by(session.rank().value));
@@ -308,7 +308,7 @@ TEST(Session, workers_hear_what_each_says) {
   }));
 }
 
-TEST(Session, workers_that_state_several_things_all_hear_which) {
+TEST(Session, all_workers_learn_which_of_several_statements_differs) {
   const auto errors = run_sessions(3, [&](Session& session, HostMemory&) {
     session.agree("the model", {{"layers", "2"}, {"width", session.rank() == Rank{2} ? "9" : "8"}});
   });
@@ -320,12 +320,12 @@ TEST(Session, workers_that_state_several_things_all_hear_which) {
   }
 }
 
-TEST(Session, squares_are_there_before_the_gather_of_those_schemes_that_have_sums_then) {
+TEST(Session, squares_are_available_before_the_gather_phase_if_the_scheme_has_sums_then) {
   const std::vector<std::string> with{"balanced",   "balanced_hash",   "block_ps",
                                       "dense_ring", "dynamic_split",   "owned",
                                       "sparse_ps",  "split_all_gather"};
-  // Not dense_native, which is not over every transport, nor two_level, which does what the scheme
-  // between its nodes does.
+  // dense_native does not run over every transport, and two_level behaves like its scheme between
+  // nodes.
   std::vector<std::string> names{"all_gather", "recursive_doubling"};
   names.insert(names.end(), with.begin(), with.end());
   for (const std::string& name : names) {
@@ -353,7 +353,7 @@ TEST(Session, squares_are_there_before_the_gather_of_those_schemes_that_have_sum
   }
 }
 
-TEST(Session, squares_of_tensors_that_share_a_row_space_with_others_are_refused) {
+TEST(Session, squares_of_tensors_that_share_a_row_space_with_others_are_rejected) {
   const BucketSpec spec{"b", {kTensor, {"u", 9, 4, DType::f32}, {"i", 9, 1, DType::i32}}};
   for (const std::size_t tensors : std::array<std::size_t, 5>{0, 1, 2, 3, 4}) {
     expect_no_errors(run_sessions(1, [&](Session& session, HostMemory&) {
@@ -367,7 +367,7 @@ TEST(Session, squares_of_tensors_that_share_a_row_space_with_others_are_refused)
   }
 }
 
-TEST(Session, tells_what_a_bucket_takes) {
+TEST(Session, reports_the_use_of_a_bucket) {
   const std::vector<Case> cases = four_cases(3);
   expect_no_errors(run_sessions(3, [&](Session& session, HostMemory&) {
     const std::vector<BucketId> ids = register_all(session, cases);
@@ -387,7 +387,7 @@ TEST(Session, tells_what_a_bucket_takes) {
   }));
 }
 
-TEST(Session, waits_for_so_long) {
+TEST(Session, waits_until_a_timeout) {
   const Case one(BucketSpec{"a", {kTensor}, "balanced"}, 2, 1);
   std::promise<void> waited;
   expect_no_errors(run_sessions(2, [&](Session& session, HostMemory&) {
@@ -396,7 +396,7 @@ TEST(Session, waits_for_so_long) {
     if (session.rank() == Rank{1}) waited.get_future().wait();
     const Session::Ticket reduced = session.submit(id, Phase::reduce, gradients);
     if (session.rank() == Rank{0}) {
-      // Nothing can be over that another worker did not begin.
+      // A phase cannot complete before the other worker has started it.
       EXPECT_FALSE(session.wait_for(reduced, std::chrono::milliseconds(20)));
       waited.set_value();
     }

@@ -1,4 +1,4 @@
-// two_level in a session: nodes as the transport tells them, and what is known of its sparsity.
+// two_level in a session: nodes as reported by the transport, and statistics of its sparsity.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -13,7 +13,7 @@
 namespace sparsesync::testing {
 namespace {
 
-/// Threads of one process, on nodes of so many.
+/// Runs threads of one process as workers, with `workers_per_node` on each node.
 std::vector<std::exception_ptr> run_on_nodes(int size, int workers_per_node,
                                              const std::function<void(Session&)>& body) {
   return run_sessions(local_workers("local", {}, workers_per_node), size,
@@ -24,24 +24,24 @@ BucketSpec bucket_of(const TensorSpec& tensor, const std::string& scheme) {
   return {"b", {tensor}, scheme};
 }
 
-TEST(TwoLevel, takes_the_nodes_that_the_transport_tells) {
+TEST(TwoLevel, uses_the_nodes_that_the_transport_reports) {
   const Case inputs(bucket_of({"t", 40, 4, DType::f32}, "two_level"), 6, 1);
   expect_no_errors(run_on_nodes(6, 2, [&](Session& session) {
     const BucketId id = session.register_bucket(inputs.spec);
     const std::int64_t before = session.counters().messages_sent;
     inputs.synchronize(session, id);
-    // One around the ring of two and two to the other nodes, in each phase.
+    // In each phase, one message around the ring of two, and two to the other nodes.
     EXPECT_EQ(session.counters().messages_sent - before, 2 * (1 + 2));
     session.barrier();
   }));
 }
 
-TEST(TwoLevel, wants_nodes_that_are_alike_or_to_be_told) {
+TEST(TwoLevel, needs_nodes_of_equal_size_or_an_option) {
   const TensorSpec tensor{"t", 40, 4, DType::f32};
   expect_no_errors(run_on_nodes(5, 2, [&](Session& session) {
     try {
       session.register_bucket(bucket_of(tensor, "two_level"));
-      ADD_FAILURE() << "took nodes of 2, 2 and 1";
+      ADD_FAILURE() << "accepted nodes of 2, 2 and 1 workers";
     } catch (const InputError& error) {
       EXPECT_NE(std::string(error.what()).find("--workers-per-node"), std::string::npos)
           << error.what();
@@ -56,7 +56,7 @@ TEST(TwoLevel, wants_nodes_that_are_alike_or_to_be_told) {
   }));
 }
 
-TEST(TwoLevel, refuses_what_does_not_fit_in_one_line_with_the_mend) {
+TEST(TwoLevel, rejects_invalid_options_in_one_line_with_a_fix) {
   const auto refusal = [](int per_node, const std::string& between, Index block = 256) {
     SchemeOptions options;
     options.workers_per_node = per_node;
@@ -85,9 +85,9 @@ TEST(TwoLevel, refuses_what_does_not_fit_in_one_line_with_the_mend) {
   expect_said(refusal(2, "block_ps", 0), {"block_ps", "0 elements"});
 }
 
-// Few wide rows: columns are to be cut between the nodes, though the result is dense and says
-// nothing of how many rows there are.
-TEST(TwoLevel, adapts_to_the_rows_that_cross_between_nodes) {
+// Few wide rows: columns must be divided among the nodes. The dense result does not show the number
+// of rows.
+TEST(TwoLevel, adapts_to_the_rows_that_are_sent_between_nodes) {
   const TensorSpec tensor{"t", 20'000, 64, DType::f32};
   Random random(seed());
   const Case inputs(bucket_of(tensor, "two_level"), 8, random, 40);
@@ -102,7 +102,7 @@ TEST(TwoLevel, adapts_to_the_rows_that_cross_between_nodes) {
   }));
 }
 
-/// A transport that does nothing but tell nodes.
+/// A transport that only reports nodes.
 class OnlyNodes : public Transport {
  public:
   explicit OnlyNodes(std::vector<int> nodes) : nodes_(std::move(nodes)) {}
@@ -122,7 +122,7 @@ class OnlyNodes : public Transport {
   std::vector<int> nodes_;
 };
 
-TEST(Nodes, have_all_as_many_workers_of_consecutive_ranks) {
+TEST(Nodes, must_have_equally_many_workers_of_consecutive_ranks) {
   const auto workers = [](std::vector<int> nodes) {
     return workers_of_a_node(OnlyNodes(std::move(nodes)));
   };

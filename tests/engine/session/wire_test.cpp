@@ -1,5 +1,5 @@
-// Values on the wire narrower than in the tensor: every scheme ends with the sum within the stated
-// bound, the same bits on all workers, and never with an infinity in silence.
+// Narrower values on the wire than in the tensor. For every scheme, the sum is within the
+// documented bound, its bits are equal on all workers, and overflow to infinity is always reported.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -34,7 +34,7 @@ std::vector<SchemeVariant> local_variants() {
 INSTANTIATE_TEST_SUITE_P(schemes, Wire, ::testing::ValuesIn(local_variants()),
                          [](const auto& each) { return each.param.label; });
 
-// Whole numbers that every partial sum of holds exactly, in tensors of several types at once.
+// Integers whose partial sums are all exact, in tensors of several dtypes at once.
 TEST_P(Wire, whole_numbers_are_exact) {
   const std::vector<TensorSpec> tensors{{"a", 300, 8, DType::f32},
                                         {"b", 50, 8, DType::f64},
@@ -63,8 +63,9 @@ TEST_P(Wire, whole_numbers_are_exact) {
   }
 }
 
-// w · (n + 1) · Σ|x|, w the unit roundoff of the wire's type: each of n partial sums is rounded
-// once at most, and the sum once more. One half of it where nothing but values and sums cross.
+// The error bound is w · (n + 1) · Σ|x|, where w is the unit roundoff of the wire type. Each of n
+// partial sums is rounded at most once, and the sum once more. If a scheme sends only values and
+// final sums, the error is at most half of it.
 TEST_P(Wire, sums_are_within_the_bound_and_the_same_on_all_workers) {
   const TensorSpec tensor{"t", 200, 16, DType::f32};
   for (const DType wire : {DType::f16, DType::bf16}) {
@@ -109,7 +110,7 @@ TEST_P(Wire, sums_are_within_the_bound_and_the_same_on_all_workers) {
             << name_of(wire) << ", element " << i;
         largest_error = std::max(largest_error, error);
       }
-      EXPECT_GT(largest_error, roundoff / 16) << "nothing was rounded to " << name_of(wire);
+      EXPECT_GT(largest_error, roundoff / 16) << "no value was rounded to " << name_of(wire);
       for (const std::vector<float>& other : all) EXPECT_EQ(other, all[0]);
     }
   }
@@ -121,7 +122,7 @@ TEST_P(Wire, an_overflow_is_reported_by_all_workers) {
     if (!GetParam().fits(size)) continue;
     expect_no_errors(run_sessions(size, [&](Session& session, HostMemory&) {
       const BucketId id = session.register_bucket(bucket({tensor}, DType::f16));
-      // On one worker a value that f16 cannot hold; on several a sum that it cannot.
+      // With one worker, a value overflows f16; with several, a sum does.
       const float large = size == 1 ? 70'000.0F : 60'000.0F;
       const std::vector<float> values{large, 1, 2, 3};
       const std::vector<Index> rows{4, 7};
@@ -139,7 +140,7 @@ TEST_P(Wire, an_overflow_is_reported_by_all_workers) {
   }
 }
 
-TEST(NonFinite, is_counted_in_the_tensors_own_type_where_the_bucket_says_so) {
+TEST(NonFinite, is_counted_in_the_tensors_dtype_if_the_bucket_requests_it) {
   const float not_a_number = std::numeric_limits<float>::quiet_NaN();
   for (const bool counts : {true, false}) {
     expect_no_errors(run_sessions(3, [&](Session& session, HostMemory&) {
@@ -156,7 +157,7 @@ TEST(NonFinite, is_counted_in_the_tensors_own_type_where_the_bucket_says_so) {
       EXPECT_EQ(session.non_finite(id), counts ? 1 : 0) << "worker " << session.rank().value;
       const TensorResult sum = session.result(id, 0);
       ASSERT_EQ(sum.indices.size(), 1U);
-      EXPECT_TRUE(std::isnan(reinterpret_cast<const float*>(sum.values.data)[0])) << "it travels";
+      EXPECT_TRUE(std::isnan(reinterpret_cast<const float*>(sum.values.data)[0])) << "NaN was lost";
     }));
   }
 }

@@ -1,6 +1,6 @@
 // ctest: DEVICES
-// Sparsifiers: nothing is lost, nothing is sent twice; by the words of their papers; and all
-// workers of a session together.
+// Sparsifiers: they lose nothing and send nothing twice, follow their papers, and work with all
+// workers of a session.
 #include "sparsesync/sparsifier.h"
 
 #include <fmt/format.h>
@@ -49,7 +49,7 @@ std::vector<Case> all_sparsifiers() {
   return cases;
 }
 
-/// Tensors of a bucket and a worker's gradients of them, in the memory of the device under test.
+/// The tensors of a bucket and one worker's gradients of them, in memory of the device under test.
 template <typename T>
 class Model {
  public:
@@ -68,7 +68,7 @@ class Model {
     }
     return pointers;
   }
-  /// Whole numbers, of which more than a few steps' sums are exact in every type.
+  /// Draws integers. Sums over a few steps are exact in every dtype.
   void draw_whole(Random& random) {
     for (std::vector<T>& gradient : gradients_) {
       for (T& value : gradient) value = value_of<T>(static_cast<double>(random.below(9)) - 4);
@@ -88,15 +88,15 @@ class Model {
   std::vector<std::vector<T>> gradients_;
 };
 
-/// What crosses as one dense list, and which places do.
-struct Crossed {
+/// The sent values as a dense list, and the positions that were sent.
+struct Sent {
   std::vector<double> values;
-  std::vector<bool> crosses;
+  std::vector<bool> is_sent;
 };
 
-Crossed crossed(const Sparsifier& sparsifier, std::span<const Gradient> taken, Index elements) {
-  Crossed found{std::vector<double>(static_cast<std::size_t>(elements)),
-                std::vector<bool>(static_cast<std::size_t>(elements))};
+Sent sent_by(const Sparsifier& sparsifier, std::span<const Gradient> taken, Index elements) {
+  Sent found{std::vector<double>(static_cast<std::size_t>(elements)),
+             std::vector<bool>(static_cast<std::size_t>(elements))};
   Index begin = 0;
   for (std::size_t i = 0; i < taken.size(); ++i) {
     const TensorSpec& tensor = sparsifier.crossing()[i];
@@ -108,12 +108,12 @@ Crossed crossed(const Sparsifier& sparsifier, std::span<const Gradient> taken, I
           const Index place = begin + row * tensor.width + column;
           const auto value = static_cast<double>(ValueTraits<T>::widen(values[at]));
           if (place >= elements) {
-            EXPECT_EQ(value, 0) << "behind the last tensor";
+            EXPECT_EQ(value, 0) << "past the last tensor";
             continue;
           }
-          EXPECT_FALSE(found.crosses[static_cast<std::size_t>(place)]) << place << " twice";
+          EXPECT_FALSE(found.is_sent[static_cast<std::size_t>(place)]) << place << " twice";
           found.values[static_cast<std::size_t>(place)] = value;
-          found.crosses[static_cast<std::size_t>(place)] = true;
+          found.is_sent[static_cast<std::size_t>(place)] = true;
         }
       }
     });
@@ -135,7 +135,7 @@ constexpr Index kElements = 878;
 constexpr Index kChunk = 64;
 constexpr Index kChunks = 14;
 
-/// As all workers would after a step of one worker.
+/// Chooses the next chunks in the same way as all workers would after a step of one worker.
 void choose_next(Sparsifier& sparsifier, double share) {
   const std::span<double> norms = sparsifier.norms();
   if (norms.empty()) return;
@@ -159,7 +159,7 @@ void for_each_owed_dtype(Body&& body) {
   }
 }
 
-TEST_F(Sparsifiers, WhatCrossesAndWhatStaysAreWhatCameIn) {
+TEST_F(Sparsifiers, SentValuesAndResidualAddUpToTheInput) {
   Random random(testing::seed());
   for (const Case& each : all_sparsifiers()) {
     SCOPED_TRACE(each.name);
@@ -172,7 +172,7 @@ TEST_F(Sparsifiers, WhatCrossesAndWhatStaysAreWhatCameIn) {
         const std::vector<double> came = model.flat();
         for (std::size_t i = 0; i < owed.size(); ++i) owed[i] += came[i];
         const auto taken = sparsifier->take(model.given(), {.share = each.share});
-        const Crossed now = crossed(*sparsifier, taken, kElements);
+        const Sent now = sent_by(*sparsifier, taken, kElements);
         const std::vector<double> left = residual_of(*sparsifier, kSizes.size());
         for (std::size_t i = 0; i < owed.size(); ++i) {
           ASSERT_EQ(now.values[i] + left[i], owed[i]) << "element " << i << ", step " << step;
@@ -185,7 +185,7 @@ TEST_F(Sparsifiers, WhatCrossesAndWhatStaysAreWhatCameIn) {
   }
 }
 
-TEST_F(Sparsifiers, AConstantGradientCrossesInTheEnd) {
+TEST_F(Sparsifiers, AConstantGradientIsSentEventually) {
   for (const Case& each : all_sparsifiers()) {
     SCOPED_TRACE(each.name);
     Model<float> model(kSizes);
@@ -197,20 +197,20 @@ TEST_F(Sparsifiers, AConstantGradientCrossesInTheEnd) {
     constexpr int kSteps = 500;
     for (int step = 0; step < kSteps; ++step) {
       const auto taken = sparsifier->take(model.given(), {.share = each.share});
-      const Crossed now = crossed(*sparsifier, taken, kElements);
+      const Sent now = sent_by(*sparsifier, taken, kElements);
       for (std::size_t i = 0; i < sent.size(); ++i) sent[i] += now.values[i];
       choose_next(*sparsifier, each.share);
     }
     const std::vector<double> left = residual_of(*sparsifier, kSizes.size());
     for (std::size_t i = 0; i < sent.size(); ++i) {
       ASSERT_EQ(sent[i] + left[i], kSteps * came[i]) << "element " << i;
-      // Whatever its size it crossed in the meantime.
+      // Every nonzero element was sent at some time, whatever its size.
       EXPECT_EQ(sent[i] == 0, came[i] == 0) << "element " << i;
     }
   }
 }
 
-TEST_F(Sparsifiers, ThoseOfElementsTakeTheLargest) {
+TEST_F(Sparsifiers, ElementSparsifiersSelectTheLargest) {
   Random random(testing::seed());
   Model<float> model(kSizes);
   for (const double share : {0.001, 0.01, 0.5}) {
@@ -237,7 +237,7 @@ TEST_F(Sparsifiers, ThoseOfElementsTakeTheLargest) {
   }
 }
 
-TEST_F(Sparsifiers, ChunksOfTheLargestNormsAreTakenAStepLater) {
+TEST_F(Sparsifiers, ChunksWithTheLargestNormsAreSentOneStepLater) {
   Model<float> model(kSizes);
   const auto sparsifier = make(model.specs(), {.selecting = Selecting::chunks, .chunk = kChunk});
   ASSERT_EQ(sparsifier->crossing().size(), 1);
@@ -248,7 +248,7 @@ TEST_F(Sparsifiers, ChunksOfTheLargestNormsAreTakenAStepLater) {
   model.gradient(3)[150] = -3;
   model.gradient(0)[70] = 2;
   auto taken = sparsifier->take(model.given(), {});
-  EXPECT_EQ(std::ssize(taken[0].indices()), kChunks);  // nothing is known yet
+  EXPECT_EQ(std::ssize(taken[0].indices()), kChunks);  // no norms are known yet
   std::vector<double> expected(kChunks);
   expected[8] = 3;
   expected[1] = 2;
@@ -257,12 +257,12 @@ TEST_F(Sparsifiers, ChunksOfTheLargestNormsAreTakenAStepLater) {
   taken = sparsifier->take(model.given(), {});
   ASSERT_EQ(taken[0].indices().size(), 1);
   EXPECT_EQ(taken[0].indices()[0], 8);
-  const Crossed now = crossed(*sparsifier, taken, kElements);
+  const Sent now = sent_by(*sparsifier, taken, kElements);
   EXPECT_EQ(now.values[528], -3);
   EXPECT_EQ(sparsifier->residual(0)[70], 2);
 }
 
-TEST(LargestChunks, AreTheSameForAll) {
+TEST(LargestChunks, AreTheSameOnAllWorkers) {
   const double nan = std::nan("");
   EXPECT_EQ(largest_chunks(std::vector<double>{1, 3, 2, 3, 0}, 2), (std::vector<Index>{1, 3}));
   EXPECT_EQ(largest_chunks(std::vector<double>{1, 3, 2, 3, 3}, 2), (std::vector<Index>{1, 3}));
@@ -272,11 +272,11 @@ TEST(LargestChunks, AreTheSameForAll) {
   EXPECT_TRUE(largest_chunks(std::vector<double>{1, 2}, 0).empty());
 }
 
-/// DGC by the words of the paper, for one tensor, in double.
+/// DGC exactly as in the paper, for one tensor, in double.
 struct Dgc {
   explicit Dgc(Index size) : residual(static_cast<std::size_t>(size)), velocity(residual) {}
 
-  /// @return what crosses, dense
+  /// @return the sent values, as a dense list
   std::vector<double> step(std::vector<double> gradient, double clip, double momentum,
                            bool nesterov, bool masks, Index k) {
     double squares = 0;
@@ -304,7 +304,7 @@ struct Dgc {
   std::vector<double> velocity;
 };
 
-TEST_F(Sparsifiers, DeepGradientCompressionIsThePapers) {
+TEST_F(Sparsifiers, DeepGradientCompressionFollowsThePaper) {
   constexpr Index kSize = 400;
   for (const bool nesterov : {false, true}) {
     for (const bool masks : {false, true}) {
@@ -317,7 +317,7 @@ TEST_F(Sparsifiers, DeepGradientCompressionIsThePapers) {
                                                    .clip = 1024});
       Dgc reference(kSize);
       for (int step = 0; step < 8; ++step) {
-        // With so large numbers in every second step it is clipped by a power of two.
+        // A large number in every second step makes the gradient clip, by a power of two.
         for (float& value : model.gradient(0)) {
           value = static_cast<float>(random.below(2) * 2) - 1;
           value *= step % 2 == 0 ? 1.0F + static_cast<float>(random.below(8)) : 0.0F;
@@ -329,7 +329,7 @@ TEST_F(Sparsifiers, DeepGradientCompressionIsThePapers) {
         const auto taken = sparsifier->take(model.given(), now);
         const std::vector<double> sent =
             reference.step(model.flat(), 1024, 0.5, nesterov, masks, k);
-        ASSERT_EQ(crossed(*sparsifier, taken, kSize).values, sent) << "step " << step;
+        ASSERT_EQ(sent_by(*sparsifier, taken, kSize).values, sent) << "step " << step;
         ASSERT_EQ(residual_of(*sparsifier, 1), reference.residual) << "step " << step;
         const std::span<float> velocity = sparsifier->velocity(0);
         ASSERT_EQ(std::vector<double>(velocity.begin(), velocity.end()), reference.velocity);
@@ -338,7 +338,7 @@ TEST_F(Sparsifiers, DeepGradientCompressionIsThePapers) {
   }
 }
 
-TEST_F(Sparsifiers, AStepThatIsSkippedLeavesNothing) {
+TEST_F(Sparsifiers, ASkippedStepLeavesNoTrace) {
   for (Case each : all_sparsifiers()) {
     for (const bool corrects : {false, true}) {
       SCOPED_TRACE(each.name + (corrects ? ", momentum" : ""));
@@ -374,11 +374,11 @@ TEST_F(Sparsifiers, AStepThatIsSkippedLeavesNothing) {
   }
 }
 
-/// With a loss that is scaled by powers of two, another one in each step, all is as without it, as
-/// many times as large.
+/// The loss is scaled by a different power of two in each step. All values must equal those without
+/// scaling, times the scale.
 TEST_F(Sparsifiers, FollowTheScaleOfTheLoss) {
   for (Case each : all_sparsifiers()) {
-    if (each.options.wire == DType::f16) continue;  // values leave its range
+    if (each.options.wire == DType::f16) continue;  // scaled values exceed the range of f16
     SCOPED_TRACE(each.name);
     each.options.clip = 300;
     each.options.corrects_momentum = true;
@@ -395,10 +395,10 @@ TEST_F(Sparsifiers, FollowTheScaleOfTheLoss) {
         std::ranges::transform(model.gradient(i), larger.gradient(i).begin(), times);
       }
       const SparsifierStep now{.share = each.share, .momentum = 0.5F};
-      const Crossed expected = crossed(*plain, plain->take(model.given(), now), kElements);
+      const Sent expected = sent_by(*plain, plain->take(model.given(), now), kElements);
       const SparsifierStep then{.share = each.share, .scale = scale, .momentum = 0.5F};
-      const Crossed found = crossed(*scaled, scaled->take(larger.given(), then), kElements);
-      EXPECT_EQ(found.crosses, expected.crosses);
+      const Sent found = sent_by(*scaled, scaled->take(larger.given(), then), kElements);
+      EXPECT_EQ(found.is_sent, expected.is_sent);
       EXPECT_EQ(scaled->scale(), scale);
       const std::vector<double> owed = residual_of(*plain, kSizes.size());
       const std::vector<double> owed_scaled = residual_of(*scaled, kSizes.size());
@@ -412,7 +412,7 @@ TEST_F(Sparsifiers, FollowTheScaleOfTheLoss) {
   }
 }
 
-TEST_F(Sparsifiers, WhatIsGivenBackIsOwed) {
+TEST_F(Sparsifiers, ValuesThatAreGivenBackStayInTheResidual) {
   for (const Case& each : all_sparsifiers()) {
     SCOPED_TRACE(each.name);
     Random random(testing::seed());
@@ -444,7 +444,7 @@ TEST(SparsifierMemory, that_runs_out_at_any_allocation_loses_nothing) {
       Model<float> model(kSizes);
       model.draw_whole(random);
       for (std::size_t i = 0; i < kSizes.size(); ++i) {
-        for (float& value : model.gradient(i)) value *= 8;  // so that some are above the threshold
+        for (float& value : model.gradient(i)) value *= 8;  // some then exceed the threshold
       }
       bool has_failed = true;
       std::int64_t failing = 0;
@@ -482,11 +482,11 @@ TEST_F(Sparsifiers, WithoutFeedbackTheRestIsLost) {
   const auto sparsifier = make(model.specs(), {.selecting = Selecting::top_k, .keeps_rest = false});
   for (int step = 0; step < 3; ++step) {
     const auto taken = sparsifier->take(model.given(), {.share = 0.25});
-    EXPECT_EQ(crossed(*sparsifier, taken, 4).values, (std::vector<double>{4, 0, 0, 0}));
+    EXPECT_EQ(sent_by(*sparsifier, taken, 4).values, (std::vector<double>{4, 0, 0, 0}));
   }
 }
 
-TEST_F(Sparsifiers, WhatIsNotFiniteNeverCrosses) {
+TEST_F(Sparsifiers, NonFiniteElementsAreNeverSent) {
   for (const Case& each : all_sparsifiers()) {
     SCOPED_TRACE(each.name);
     Model<float> model(kSizes);
@@ -496,7 +496,7 @@ TEST_F(Sparsifiers, WhatIsNotFiniteNeverCrosses) {
     const auto sparsifier = make(model.specs(), each.options);
     const auto taken = sparsifier->take(model.given(), {.share = each.share});
     EXPECT_EQ(sparsifier->not_finite(), 2);
-    for (const double value : crossed(*sparsifier, taken, kElements).values) {
+    for (const double value : sent_by(*sparsifier, taken, kElements).values) {
       ASSERT_TRUE(std::isfinite(value));
     }
     for (const double value : residual_of(*sparsifier, kSizes.size()))
@@ -504,13 +504,13 @@ TEST_F(Sparsifiers, WhatIsNotFiniteNeverCrosses) {
   }
 }
 
-TEST_F(Sparsifiers, RefuseWhatHasNoMeaning) {
+TEST_F(Sparsifiers, RejectInvalidInput) {
   const Model<float> model(kSizes);
   const auto refused = [&](const std::vector<TensorSpec>& tensors, const SparsifierOptions& options,
                            const std::string& said) {
     try {
       make(tensors, options);
-      ADD_FAILURE() << "not refused: " << said;
+      ADD_FAILURE() << "accepted, expected: " << said;
     } catch (const InputError& error) {
       EXPECT_NE(std::string(error.what()).find(said), std::string::npos) << error.what();
     }
@@ -524,7 +524,7 @@ TEST_F(Sparsifiers, RefuseWhatHasNoMeaning) {
   refused({{"t", -1, 4, DType::f32}}, {}, "'t': -1 rows of width 4");
   refused({{"t", -2, -4, DType::f32}}, {}, "'t': -2 rows of width -4");
   refused({{"t", 4, -1, DType::f32}}, {}, "'t': 4 rows of width -1");
-  // 8 modulo 2^64.
+  // The number of elements is 8 modulo 2^64.
   refused({{"t", 0x5555555555555558, 3, DType::f32}}, {}, "more elements than can be counted");
   refused({{"t", Index{1} << 31U, Index{1} << 31U, DType::f32}}, {}, "more elements than can be");
   constexpr Index kHalf = Index{1} << 56U;
@@ -547,7 +547,7 @@ TEST_F(Sparsifiers, RefuseWhatHasNoMeaning) {
   EXPECT_THROW(chunks->choose(std::vector<Index>{2, 2}), ContractError);
 }
 
-TEST_F(Sparsifiers, CountSharesInRange) {
+TEST_F(Sparsifiers, CountOfShareStaysInRange) {
   constexpr Index kMost = std::numeric_limits<Index>::max();
   EXPECT_EQ(count_of_share(0.01, 100), 1);
   EXPECT_EQ(count_of_share(0.011, 100), 2);
@@ -562,13 +562,13 @@ TEST_F(Sparsifiers, CountSharesInRange) {
   EXPECT_THROW(count_of_share(0.5, -1), InputError);
 }
 
-TEST_F(Sparsifiers, TheirStateIsCountedAndSteadyStepsAllocateNothing) {
+TEST_F(Sparsifiers, StateIsCountedAndTheSteadyStateAllocatesNothing) {
   Random random(testing::seed());
   Model<float> model(kSizes);
   const auto before = memory_.in_use();
   for (const Case& each : all_sparsifiers()) {
     if (each.options.selecting == Selecting::threshold)
-      continue;  // takes more or less in each step
+      continue;  // selects another number of elements in each step
     const auto sparsifier = make(model.specs(), each.options);
     EXPECT_GE(memory_.in_use() - before, kElements * 4);
     for (int step = 0; step < 3; ++step) {
@@ -587,7 +587,7 @@ TEST_F(Sparsifiers, TheirStateIsCountedAndSteadyStepsAllocateNothing) {
 }
 
 TEST(SparsifierModes, nothing_is_lost_whatever_the_floating_point_modes_of_the_caller) {
-  if (!testing::kHasFlushToZero) GTEST_SKIP() << "no such mode";
+  if (!testing::kHasFlushToZero) GTEST_SKIP() << "this processor has no flush-to-zero mode";
   HostMemory memory;
   const std::vector<TensorSpec> tensors{{"t", 100, 1, DType::f32}};
   const std::vector<float> gradient(100, 1e-40F);

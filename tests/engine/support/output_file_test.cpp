@@ -1,5 +1,5 @@
-// Files and folders exist whole or not at all: also when the disk is full, the name taken, the
-// program ended.
+// Output files and folders exist either completely or not at all. This also holds if the disk is
+// full, the name is taken, or the program is killed.
 #include "engine/support/output_file.h"
 
 #include <gtest/gtest.h>
@@ -41,7 +41,7 @@ TEST(OutputFile, LeavesNothingWithoutCommit) {
   EXPECT_EQ(scratch.names(), Names{});
 }
 
-TEST(OutputFile, RefusesWhatExistsWithoutForce) {
+TEST(OutputFile, RejectsExistingFilesWithoutForce) {
   const Scratch scratch;
   write_all(scratch / "a", "old");
   expect_error<InputError>([&] { OutputFile(scratch / "a", false); }, {"exists", "--force"});
@@ -58,7 +58,7 @@ TEST(OutputFile, RefusesWhatExistsWithoutForce) {
   EXPECT_EQ(scratch.names(), Names{"a"});
 }
 
-TEST(OutputFile, RefusesANameThatWasTakenMeanwhile) {
+TEST(OutputFile, RejectsANameThatWasTakenMeanwhile) {
   const Scratch scratch;
   {
     OutputFile file(scratch / "a", false);
@@ -69,7 +69,7 @@ TEST(OutputFile, RefusesANameThatWasTakenMeanwhile) {
   EXPECT_EQ(scratch.names(), Names{"a"});
 }
 
-TEST(OutputFile, RefusesFoldersAndPathsThatCannotBe) {
+TEST(OutputFile, RejectsFoldersAndInvalidPaths) {
   const Scratch scratch;
   expect_error<InputError>([&] { OutputFile(scratch.path(), true); }, {"folder"});
   expect_error<InputError>([&] { OutputFile(scratch / "no/such/file", false); }, {"cannot create"});
@@ -86,10 +86,10 @@ TEST(OutputFile, AFullDeviceIsAnErrorAtRunTime) {
   EXPECT_TRUE(fs::is_character_file("/dev/full"));
 }
 
-TEST(OutputFile, AFileThatMayNotGrowLeavesNothing) {
+TEST(OutputFile, AFileThatCannotGrowLeavesNothing) {
   const Scratch scratch;
-  // The limit stands for a full disk wherever nothing can be mounted; in a child, to leave ours as
-  // it is.
+  // The file size limit simulates a full disk on machines where nothing can be mounted. It is set
+  // in a child process, so that this process keeps its limit.
   const pid_t child = fork();
   ASSERT_GE(child, 0);
   if (child == 0) {
@@ -154,7 +154,8 @@ TEST(OutputDirectory, GetsItsNameAtCommit) {
   EXPECT_EQ(scratch.names(), Names{"d"});
 }
 
-/// Folders that have "mark", and in "inner" files with a number for a name.
+/// Names the contents of folders that contain "mark" and, in "inner", files whose names are
+/// numbers.
 OwnNames own_names() {
   return {"mark", [](const fs::path& path, bool is_folder) {
             if (is_folder) return path == "inner";
@@ -198,7 +199,7 @@ TEST(OutputDirectory, ReplacesOnlyItsOwnKindAndOnlyWithForce) {
   EXPECT_EQ(scratch.names(), (Names{"d", "empty"}));
 }
 
-TEST(OutputDirectory, ReplacesNoFolderWithFilesOfOthers) {
+TEST(OutputDirectory, ReplacesNoFolderWithForeignFiles) {
   const Scratch scratch;
   fs::create_directories(scratch / "d/inner");
   write_all(scratch / "d/mark", "old");
@@ -225,7 +226,7 @@ TEST(OutputDirectory, ReplacesNoFolderWithFilesOfOthers) {
   expect_error<InputError>([&] { OutputDirectory(scratch / "link", true, own_names()); },
                            {"is not a folder"});
 
-  // A file that comes while the new folder is written.
+  // A file that appears while the new folder is being written.
   OutputDirectory directory(scratch / "d", true, own_names());
   write_all(directory.staging() / "mark", "new");
   write_all(scratch / "d/late.txt", "kept");
@@ -234,7 +235,7 @@ TEST(OutputDirectory, ReplacesNoFolderWithFilesOfOthers) {
   EXPECT_EQ(read_all(scratch / "d/mark"), "old");
 }
 
-TEST(OutputDirectory, ASignalRemovesWhatIsNotCommitted) {
+TEST(OutputDirectory, ASignalRemovesUncommittedFolders) {
   const Scratch scratch;
   for (const int number : {SIGINT, SIGTERM}) {
     const pid_t child = fork();
@@ -246,7 +247,7 @@ TEST(OutputDirectory, ASignalRemovesWhatIsNotCommitted) {
       OutputFile file(directory.staging() / "a", false);
       file.write(std::string(1'000'000, 'x'));
       kill(getpid(), number);
-      alarm(30);  // ends it, with another status, should the signal not
+      alarm(30);  // kills the process with another status if the signal does not
       pause();
       _exit(0);
     }

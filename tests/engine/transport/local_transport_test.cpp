@@ -1,5 +1,5 @@
 // ctest: NOT_QUICK DEVICES
-// Transport `local`: the conformance suite, without and with a link, and what a link promises.
+// Transport `local`: the conformance suite, with and without a link, and the guarantees of a link.
 #include "schemes/pattern.h"
 #include "sparsesync/transports/local.h"
 
@@ -15,11 +15,11 @@ INSTANTIATE_TEST_SUITE_P(local, TransportSuite,
                                            local_workers("slow_start", {std::nullopt, 2e-3})),
                          [](const auto& each) { return each.param.name; });
 
-/// Workers whose network knows the host's memory alone.
+/// Returns workers whose network can access only host memory.
 WorkersUnderTest staged_workers() {
   WorkersUnderTest workers = local_workers("staged", {});
   workers.run = [run = workers.run](int size, const WorkersUnderTest::Body& body) {
-    HostMemory pinned;  // outlives all ends
+    HostMemory pinned;  // outlives all transports
     return run(size, [&](std::unique_ptr<Transport>& transport) {
       transport = staged(std::move(transport), pinned);
       body(transport);
@@ -31,7 +31,8 @@ WorkersUnderTest staged_workers() {
 INSTANTIATE_TEST_SUITE_P(staged, TransportSuite, ::testing::Values(staged_workers()),
                          [](const auto& each) { return each.param.name; });
 
-/// Moves `bytes` from worker 0 to each other one, all at once; when the last one had all of it.
+/// Sends `bytes` from worker 0 to every other worker at once. Returns the seconds until the last
+/// one has received everything.
 double seconds_to_send(int size, LocalLink link, std::int64_t bytes) {
   LocalNetwork network(size, link);
   HostMemory memory;
@@ -62,17 +63,18 @@ double seconds_to_send(int size, LocalLink link, std::int64_t bytes) {
   return std::chrono::duration<double>(*std::max_element(ends.begin(), ends.end()) - begin).count();
 }
 
-// A link is never faster than it says; how much slower a loaded machine makes it is not tested.
+// A link is never faster than its rate and latency allow. How much slower it is on a loaded machine
+// is not tested.
 TEST(LocalLink, nothing_arrives_before_rate_and_latency_allow) {
   const std::int64_t bytes = 50'000;
   const LocalLink link{20e6, 10e-3};
   const double one = static_cast<double>(bytes + kHeaderBytes) * 8 / *link.rate_bps;
   EXPECT_GE(seconds_to_send(2, link, bytes), one + link.latency_s);
-  // Three messages leave over one link.
+  // Three messages share one outgoing link.
   EXPECT_GE(seconds_to_send(4, link, bytes), 3 * one + link.latency_s);
 }
 
-TEST(LocalTransport, an_abort_is_told_though_the_worker_left_at_once) {
+TEST(LocalTransport, an_abort_is_reported_even_if_the_worker_leaves_at_once) {
   LocalNetwork network(3, {});
   HostMemory memory;
   const Context context(memory);
@@ -80,7 +82,7 @@ TEST(LocalTransport, an_abort_is_told_though_the_worker_left_at_once) {
   const auto waiting = network.join(Rank{0});
   auto aborting = network.join(Rank{1});
   const auto sending = network.join(Rank{2});
-  // While one message is copied, the worker that the other is to come from gives up.
+  // While worker 2's message is being copied, worker 1 aborts and leaves.
   class Meanwhile : public Taker {
    public:
     explicit Meanwhile(std::unique_ptr<Transport>& transport) : Taker(2), transport_(transport) {}
@@ -100,14 +102,14 @@ TEST(LocalTransport, an_abort_is_told_though_the_worker_left_at_once) {
   const GroupId group = waiting->post(context, {}, {}, receives, meanwhile);
   try {
     waiting->next(group, soon());
-    ADD_FAILURE() << "nothing was told";
+    ADD_FAILURE() << "the abort was not reported";
   } catch (const AbortedError& error) {
     EXPECT_EQ(error.peer(), Rank{1});
     EXPECT_NE(std::string(error.what()).find("too much"), std::string::npos) << error.what();
   }
 }
 
-TEST(LocalTransport, after_an_error_what_was_posted_is_forgotten) {
+TEST(LocalTransport, posted_receives_are_discarded_after_an_error) {
   LocalNetwork network(2, {});
   HostMemory memory;
   const Context context(memory);
@@ -130,7 +132,7 @@ TEST(LocalTransport, after_an_error_what_was_posted_is_forgotten) {
   EXPECT_TRUE(taker.payloads[0].empty());
 }
 
-/// Worker 1 sends to worker 0.
+/// Two workers, of which worker 1 sends to worker 0.
 class TwoWorkers {
  public:
   explicit TwoWorkers(LocalLink link) : network_(2, link) {}
@@ -155,7 +157,7 @@ class TwoWorkers {
   std::unique_ptr<Transport> sender_ = network_.join(Rank{1});
 };
 
-TEST(LocalTransport, has_an_arrival_where_next_does_not_wait) {
+TEST(LocalTransport, has_an_arrival_if_next_would_not_wait) {
   TwoWorkers workers({});
   Transport& receiver = workers.receiver();
   const GroupId first = workers.post_receive();
@@ -163,7 +165,7 @@ TEST(LocalTransport, has_an_arrival_where_next_does_not_wait) {
   EXPECT_FALSE(receiver.has_arrival(first));
   workers.post_send();
   EXPECT_TRUE(receiver.has_arrival(first));
-  EXPECT_FALSE(receiver.has_arrival(second)) << "the only message is for the group before";
+  EXPECT_FALSE(receiver.has_arrival(second)) << "the only message is for the previous group";
   workers.post_send();
   EXPECT_TRUE(receiver.next(first, soon()));
   EXPECT_FALSE(receiver.has_arrival(first));
@@ -172,14 +174,14 @@ TEST(LocalTransport, has_an_arrival_where_next_does_not_wait) {
   EXPECT_FALSE(receiver.has_arrival(second));
 }
 
-TEST(LocalTransport, has_no_arrival_that_is_still_under_way) {
+TEST(LocalTransport, has_no_arrival_while_a_message_is_in_flight) {
   TwoWorkers workers({std::nullopt, 3600});
   const GroupId group = workers.post_receive();
   workers.post_send();
   EXPECT_FALSE(workers.receiver().has_arrival(group));
 }
 
-TEST(LocalLink, nodes_are_told_apart) {
+TEST(LocalLink, nodes_are_distinguished) {
   LocalNetwork network(5, {}, 2);
   const auto transport = network.join(Rank{0});
   EXPECT_EQ(transport->node(Rank{0}), transport->node(Rank{1}));

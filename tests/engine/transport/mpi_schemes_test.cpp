@@ -1,5 +1,5 @@
 // ctest: COST 290 WORKERS 7 SLOW ALL
-// The schemes' conformance suite over MPI, under mpirun.
+// The conformance suite of schemes over MPI, under mpirun.
 #include "tests/support/mpi_workers.h"
 #include "tests/support/scheme_suite.h"
 

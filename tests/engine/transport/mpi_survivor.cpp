@@ -1,6 +1,6 @@
-// A worker that exchanges without end, under mpirun, until something goes wrong: for tests that
-// make it go wrong. Writes DIR/RANK.pid when it has begun, and at the end DIR/RANK.status: the
-// error's type, the seconds from the last step that went well, the error's text.
+// A worker under mpirun that exchanges messages until an error occurs, for tests that cause errors.
+// It writes DIR/RANK.pid when it has started. At the end it writes DIR/RANK.status: the type of the
+// error, the seconds since the last successful step, and the error message.
 #include <filesystem>
 #include <fstream>
 #include <iomanip>

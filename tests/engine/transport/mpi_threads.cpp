@@ -1,4 +1,4 @@
-// A program that initializes MPI itself, then joins a world: mpi_threads LEVEL CALLS_MPI.
+// A program that initializes MPI itself and then joins a world. Usage: mpi_threads LEVEL CALLS_MPI.
 #include <mpi.h>
 
 #include <cstdio>

@@ -1,6 +1,5 @@
 // ctest: WORKERS 7
-// Transport `mpi`: the conformance suite, under mpirun, with the default packets and with tiny
-// ones.
+// Transport `mpi`: the conformance suite under mpirun, with default packets and with tiny ones.
 #include "tests/support/mpi_workers.h"
 #include "tests/support/transport_suite.h"
 

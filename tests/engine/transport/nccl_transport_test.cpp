@@ -1,7 +1,7 @@
 // ctest: NEEDS CUDA DEVICES NCCL SLOW SchemeSuite
 // Transport `nccl` among threads of this process: the conformance suites of transports and of
-// schemes, and what NCCL adds. On several GPUs, or on one where NCCL lets ranks share it
-// (NCCL_MULTI_RANK_GPU_ENABLE=1, from 2.30 on), or on the emulated device.
+// schemes, and features of NCCL. They run on several GPUs, on the emulated device, or on one GPU
+// that ranks may share (NCCL_MULTI_RANK_GPU_ENABLE=1, NCCL 2.30 or later).
 #include "sparsesync/transports/nccl.h"
 
 #include <gmock/gmock.h>
@@ -20,13 +20,14 @@
 namespace sparsesync::testing {
 namespace {
 
-/// Leaves at the end, whatever is thrown: before its memory goes.
+/// Resets the transport at the end of a scope, also after an exception, before its memory is
+/// released.
 struct Leaving {
   std::unique_ptr<Transport>& transport;
   ~Leaving() { transport.reset(); }
 };
 
-/// Threads on GPUs, brought together by a network of this process.
+/// Returns workers that are threads with GPUs, connected through a network of this process.
 WorkersUnderTest nccl_workers(std::chrono::milliseconds deadline = kDeadline) {
   WorkersUnderTest workers = local_workers("nccl", {});
   workers.has_all_reduce = true;
@@ -45,7 +46,7 @@ WorkersUnderTest nccl_workers(std::chrono::milliseconds deadline = kDeadline) {
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(TransportSuite);
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(SchemeSuite);
 
-// Of GPUs alone: on the host there is nothing to connect.
+// Only on GPUs, because NCCL has nothing to connect on the host.
 INSTANTIATE_TEST_SUITE_P(nccl, TransportSuite,
                          ::testing::ValuesIn(on_cuda() ? std::vector{nccl_workers()}
                                                        : std::vector<WorkersUnderTest>{}),
@@ -60,11 +61,11 @@ INSTANTIATE_TEST_SUITE_P(nccl, SchemeSuite,
                                                        : std::vector<SchemeUnderTest>{}),
                          [](const auto& each) { return each.param.variant.label; });
 
-/// A network of NCCL's, where the device under test has one.
+/// An NCCL network, if the device under test has one.
 class Nccl : public ::testing::Test {
  protected:
   void SetUp() override {
-    if (!on_cuda()) GTEST_SKIP() << "of GPUs alone";
+    if (!on_cuda()) GTEST_SKIP() << "needs a GPU";
   }
   static void expect_sums(int size) {
     expect_no_errors(nccl_workers().run(size, [&](std::unique_ptr<Transport>& transport) {
@@ -75,7 +76,7 @@ class Nccl : public ::testing::Test {
                             std::as_writable_bytes(std::span(elements)), Clock::now() + kDeadline);
       const auto all = static_cast<float>(size);
       EXPECT_EQ(elements, (std::vector<float>{all, 2 * all, all * (all - 1) / 2}));
-      // Before its stream goes, whose waits it checks.
+      // Before its stream is destroyed, whose waits it checks.
       transport.reset();
     }));
   }
@@ -85,12 +86,12 @@ TEST_F(Nccl, one_worker_connects_and_sums) {
   expect_sums(1);
 }
 
-// scripts/gpu-run asks this first: NCCL may not let two ranks share a GPU.
+// scripts/gpu-run runs this test first, because NCCL may not let two ranks share a GPU.
 TEST_F(Nccl, two_workers_connect_and_sum) {
   expect_sums(2);
 }
 
-// Who cannot come says so, and the others do not wait for it.
+// A worker that cannot join reports it, and the others do not wait for it.
 TEST_F(Nccl, a_worker_without_its_gpu_is_lost_to_the_others) {
   const auto errors = local_workers("local", {}).run(2, [](std::unique_ptr<Transport>& transport) {
     TestMemory memory;
@@ -103,7 +104,7 @@ TEST_F(Nccl, a_worker_without_its_gpu_is_lost_to_the_others) {
 }
 
 #if defined(SPARSESYNC_CUDA_EMULATED)
-TEST_F(Nccl, versions_that_differ_are_both_named_on_all_workers) {
+TEST_F(Nccl, different_versions_are_both_named_on_all_workers) {
   const auto errors = local_workers("local", {}).run(3, [](std::unique_ptr<Transport>& transport) {
     TestMemory memory;
     if (transport->rank() == Rank{1}) emulated_cuda::nccl_behavior().version = 22809;
@@ -130,13 +131,13 @@ void exchange_with(Transport& transport, Rank other) {
   synchronize(own_context());
 }
 
-/// An all-reduce of the device's memory.
+/// Runs an all-reduce of device memory.
 void all_reduce(Transport& transport, const Context& context, Clock::time_point until) {
   std::vector<float> elements(100, 1);
   transport.all_reduce(context, DType::f32, std::as_writable_bytes(std::span(elements)), until);
 }
 
-TEST_F(Nccl, a_call_in_progress_refuses_all_others) {
+TEST_F(Nccl, a_call_in_progress_rejects_all_others) {
   const nccl::Library& library = nccl::library();
   nccl::UniqueId id{};
   library.get_unique_id(&id);
@@ -175,7 +176,7 @@ TEST_F(Nccl, a_call_in_progress_refuses_all_others) {
   synchronize(own_context());
 }
 
-TEST_F(Nccl, a_group_that_connects_watches_its_own_workers) {
+TEST_F(Nccl, a_group_that_connects_watches_only_its_workers) {
   const WorkersUnderTest workers = nccl_workers(std::chrono::seconds(10));
   const auto wait_for_counter = [&](int value) {
     while (workers.counter() < value) std::this_thread::sleep_for(std::chrono::milliseconds(1));
@@ -215,7 +216,7 @@ TEST_F(Nccl, an_error_that_a_later_poll_reports_ends_the_wait) {
       transport->next(group, Clock::now() + std::chrono::seconds(10));
     } catch (const Error& error) {
       EXPECT_THAT(error.what(), ::testing::HasSubstr("NCCL: emulated error"));
-      EXPECT_EQ(emulated_cuda::nccl_communicators(), 1) << "the other worker's alone";
+      EXPECT_EQ(emulated_cuda::nccl_communicators(), 1) << "only the other worker's may remain";
     }
     ++workers.counter();
     transport->post(own_context(), {}, {}, receives, taker);
@@ -233,7 +234,7 @@ TEST_F(Nccl, a_communicator_that_does_not_finalize_is_aborted) {
   }));
 }
 
-TEST_F(Nccl, an_abort_that_does_not_end_goes_on_without_its_worker) {
+TEST_F(Nccl, an_abort_that_does_not_end_continues_without_its_worker) {
   const auto errors = local_workers("local", {}).run(1, [](std::unique_ptr<Transport>& transport) {
     constexpr std::chrono::seconds kEnding{10};
     emulated_cuda::nccl_behavior().ending = kEnding;
@@ -253,7 +254,7 @@ TEST_F(Nccl, an_abort_that_does_not_end_goes_on_without_its_worker) {
   }
 }
 
-// Before 2.19 the thread of a call in progress is the only one that can abort it.
+// Before NCCL 2.19, only the thread of a call in progress can abort it.
 TEST_F(Nccl, an_old_version_aborts_in_the_thread_of_the_call) {
   const auto errors = local_workers("local", {}).run(1, [](std::unique_ptr<Transport>& transport) {
     emulated_cuda::nccl_behavior().version = 21805;
@@ -272,7 +273,7 @@ TEST_F(Nccl, an_abort_does_not_invalidate_the_programs_capture) {
   expect_no_errors(nccl_workers().run(1, [](std::unique_ptr<Transport>& transport) {
     TestMemory memory;
     const DeviceUnderTest of_program(false, &memory);
-    // A thread of ours, in which no call invalidates the capture.
+    // A thread of the library, in which no call invalidates the capture.
     own_context().device_stream()->make_current();
     emulated_cuda::nccl_behavior().polls = kForever;
     emulated_cuda::begin_capture(of_program.device_stream()->stream().handle);
@@ -281,7 +282,7 @@ TEST_F(Nccl, an_abort_does_not_invalidate_the_programs_capture) {
   }));
 }
 
-TEST_F(Nccl, after_an_error_waits_are_for_work_of_this_process) {
+TEST_F(Nccl, waits_after_an_error_are_for_work_of_this_process) {
   expect_no_errors(nccl_workers().run(2, [](std::unique_ptr<Transport>& transport) {
     const Rank other{1 - transport->rank().value};
     Taker taker(1);
@@ -314,7 +315,7 @@ TEST_F(Nccl, the_thread_that_connected_may_end) {
   expect_no_errors(errors);
 }
 
-TEST_F(Nccl, a_queue_that_was_replaced_is_not_watched) {
+TEST_F(Nccl, a_replaced_stream_is_not_watched) {
   expect_no_errors(nccl_workers().run(1, [&](std::unique_ptr<Transport>& transport) {
     TestMemory memory;
     const DeviceUnderTest first(false, &memory);
@@ -333,7 +334,7 @@ TEST_F(Nccl, a_queue_that_was_replaced_is_not_watched) {
 }
 #endif
 
-TEST(NcclText, says_its_version_or_why_there_is_none) {
+TEST(NcclText, names_the_version_or_the_reason_why_there_is_none) {
   EXPECT_THAT(nccl_text(), ::testing::MatchesRegex("[0-9]+[.][0-9]+[.][0-9]+|[(].+[)]"));
 }
 

@@ -1,5 +1,5 @@
 // ctest: SLOW SchemeSuite
-// A transport over point-to-point calls: the conformance suites of transports and of schemes.
+// The transport over point-to-point calls: the conformance suites of transports and of schemes.
 #include "sparsesync/transports/process_group.h"
 
 #include <fmt/format.h>
@@ -25,7 +25,7 @@ INSTANTIATE_TEST_SUITE_P(mailboxes, SchemeSuite,
                          ::testing::ValuesIn(all_schemes_over(mailbox_workers(), 7, kSizes)),
                          [](const auto& each) { return each.param.variant.label; });
 
-/// Runs body(network, other) as two workers on bare calls, without a transport.
+/// Runs two workers. Worker 0 uses a transport, and worker 1 uses bare point-to-point calls.
 std::vector<std::exception_ptr> run_against_bare_calls(
     const std::function<void(Transport&)>& as_transport,
     const std::function<void(PointToPoint&)>& as_calls) {
@@ -39,7 +39,8 @@ std::vector<std::exception_ptr> run_against_bare_calls(
   });
 }
 
-/// What `worker` throws where the other one sends this header and, on another lane, these bytes.
+/// Returns the exception of `worker` if the other worker sends this header and, on another lane,
+/// these bytes.
 std::exception_ptr error_of(const std::function<void(Transport&)>& worker, const Header& header,
                             PointToPoint::Lane lane, std::span<const std::byte> bytes) {
   using Lane = PointToPoint::Lane;
@@ -74,7 +75,7 @@ ReasonOnTheWire reason_of(std::uint32_t aborter, std::string_view text) {
   return reason;
 }
 
-TEST(PointToPoint, an_abort_is_read_with_care) {
+TEST(PointToPoint, a_malformed_abort_is_handled) {
   constexpr std::uint32_t kAbort = 0xFFFF'FFFFU;
   const auto error = [](const Header& header, const ReasonOnTheWire& reason) {
     return error_of(receive_one, header, PointToPoint::Lane::reasons,
@@ -100,7 +101,7 @@ TEST(PointToPoint, an_abort_is_read_with_care) {
   }
 }
 
-/// Takes a step of an exchange with worker 1, and refuses it if so.
+/// Runs a step of an exchange with worker 1, or refuses it if `refuses`.
 void step_with_one(Transport& transport, bool refuses) {
   HostMemory memory;
   const Context context(memory);
@@ -115,7 +116,7 @@ void step_with_one(Transport& transport, bool refuses) {
   exchange.step({}, inbox, [](Rank, std::span<const std::byte>) {});
 }
 
-/// Refuses a step that sends to worker 0 as worker 1.
+/// Refuses a step as worker 1, which sends to worker 0.
 void refuse_to_zero(Transport& transport, const std::string& reason) {
   HostMemory memory;
   const Context context(memory);
@@ -143,7 +144,7 @@ TEST(PointToPoint, a_refusal_names_a_worker_that_may_have_refused) {
   EXPECT_TRUE(is<ProtocolError>(error(1, 3)));
 }
 
-TEST(PointToPoint, a_payload_that_cannot_be_is_found_while_refusing_too) {
+TEST(PointToPoint, an_impossible_payload_is_also_detected_while_refusing) {
   for (const std::uint64_t bytes :
        {std::uint64_t{5001}, std::uint64_t{1} << 63U, ~std::uint64_t{0}}) {
     const std::exception_ptr lie =
@@ -153,7 +154,7 @@ TEST(PointToPoint, a_payload_that_cannot_be_is_found_while_refusing_too) {
   }
 }
 
-/// Calls over another network: counts them, and lets one of them fail.
+/// Forwards to another network, counts the calls, and lets one of them fail.
 class Watched : public PointToPoint {
  public:
   /// @param failing  the number of the call that fails, from 1; 0 for none
@@ -187,8 +188,8 @@ class Watched : public PointToPoint {
   int failing_;
 };
 
-/// Two steps between `size` workers whose ends are Mailboxes; a call of worker 0 fails.
-/// @return the calls that worker 0 has made, and what each worker threw
+/// Runs two steps between `size` workers that are connected by Mailboxes. A call of worker 0 fails.
+/// @return the number of calls of worker 0, and the exception of each worker
 std::pair<int, std::vector<std::exception_ptr>> run_with_failing_call(int size, int failing) {
   const auto boxes = std::make_shared<Mailboxes>(size);
   const std::vector<int> nodes(static_cast<std::size_t>(size));
@@ -213,15 +214,16 @@ std::pair<int, std::vector<std::exception_ptr>> run_with_failing_call(int size, 
   return {calls, std::move(errors)};
 }
 
-TEST(PointToPoint, a_call_that_fails_is_an_abort_with_its_reason_on_the_other_worker) {
+TEST(PointToPoint, a_failed_call_causes_an_abort_with_its_reason_on_the_other_worker) {
   const int calls = run_with_failing_call(2, 0).first;
   EXPECT_GT(calls, 12);
-  // The first call waits for the reason of the other worker, which never gives one.
+  // The first call waits for the reason of the other worker, which never sends one.
   for (int failing = 2; failing <= calls; ++failing) {
     const auto errors = run_with_failing_call(2, failing).second;
     EXPECT_TRUE(is<PeerLostError>(errors[0])) << failing << ": " << text_of(errors[0]);
     if (!errors[1])
-      continue;  // worker 1 had all before worker 0 failed at what it still waited for
+      // Worker 1 had received everything before worker 0 failed in its last waits.
+      continue;
     EXPECT_TRUE(is<AbortedError>(errors[1])) << failing << ": " << text_of(errors[1]);
     EXPECT_NE(
         text_of(errors[1]).find(fmt::format("worker 0 ended the session: {}", text_of(errors[0]))),
@@ -230,7 +232,7 @@ TEST(PointToPoint, a_call_that_fails_is_an_abort_with_its_reason_on_the_other_wo
   }
 }
 
-TEST(PointToPoint, a_call_that_fails_is_an_abort_on_all_other_workers) {
+TEST(PointToPoint, a_failed_call_causes_an_abort_on_all_other_workers) {
   const int calls = run_with_failing_call(3, 0).first;
   for (int failing = 3; failing <= calls; failing += 9) {
     const auto errors = run_with_failing_call(3, failing).second;
@@ -242,7 +244,7 @@ TEST(PointToPoint, a_call_that_fails_is_an_abort_on_all_other_workers) {
   }
 }
 
-TEST(PointToPoint, a_payload_that_is_thrown_away_takes_the_memory_of_one_piece) {
+TEST(PointToPoint, a_discarded_payload_takes_the_memory_of_one_piece) {
   constexpr std::size_t kBytes = (std::size_t{13} << 20U) + 5;
   class Thrower : public ReceiveProvider {
    public:
@@ -270,12 +272,12 @@ TEST(PointToPoint, a_payload_that_is_thrown_away_takes_the_memory_of_one_piece) 
           largest = calls.largest_received;
         }
         end->finish(group, soon());
-        exchange_all(*end, 1, 1'000'000);  // whose pieces are put together again
+        exchange_all(*end, 1, 1'000'000);  // its pieces are joined again
       }));
   EXPECT_EQ(largest, std::size_t{4} << 20U);
 }
 
-TEST(PointToPoint, no_memory_is_allocated_for_a_size_that_a_header_alone_names) {
+TEST(PointToPoint, a_size_in_a_header_alone_allocates_no_memory) {
   class Thrower : public ReceiveProvider {
    public:
     std::byte* provide(std::size_t, const Header&) override { return nullptr; }
@@ -283,7 +285,7 @@ TEST(PointToPoint, no_memory_is_allocated_for_a_size_that_a_header_alone_names) 
   for (const std::uint64_t bytes : {std::uint64_t{1} << 63U, ~std::uint64_t{0}}) {
     const auto boxes = std::make_shared<Mailboxes>(2);
     const std::unique_ptr<PointToPoint> liar = Mailboxes::end(boxes, Rank{1});
-    // The first call after the header: it receives the payload's first piece.
+    // The first call after the header, which receives the first piece of the payload.
     constexpr int kOfFirstPiece = 4;
     const std::unique_ptr<Transport> end = transport_over(
         std::make_unique<Watched>(Mailboxes::end(boxes, Rank{0}), kOfFirstPiece), Rank{0}, {0, 0});
@@ -302,8 +304,8 @@ TEST(PointToPoint, no_memory_is_allocated_for_a_size_that_a_header_alone_names) 
   }
 }
 
-TEST(Exchange, a_long_reason_of_a_refusal_is_cut_between_characters) {
-  std::string reason = "x";  // the other characters begin at odd bytes, and end at even ones
+TEST(Exchange, a_long_reason_of_a_refusal_is_truncated_between_characters) {
+  std::string reason = "x";  // the other characters start at odd offsets and end at even ones
   for (int i = 0; i < 3000; ++i) reason += "\u00e9";
   const auto boxes = std::make_shared<Mailboxes>(2);
   std::vector<std::unique_ptr<Transport>> ends;
@@ -321,8 +323,8 @@ TEST(Exchange, a_long_reason_of_a_refusal_is_cut_between_characters) {
   EXPECT_TRUE(text.ends_with("\u00e9\u00e9")) << text;
 }
 
-TEST(WholeCharacters, a_text_is_cut_between_characters) {
-  const std::string text = "a\u00e9\u20ac\U0001F98A";  // of 1, 2, 3 and 4 bytes
+TEST(WholeCharacters, a_text_is_truncated_between_characters) {
+  const std::string text = "a\u00e9\u20ac\U0001F98A";  // characters of 1, 2, 3 and 4 bytes
   const std::array<std::size_t, 11> kept{0, 1, 1, 3, 3, 3, 6, 6, 6, 6, 10};
   for (std::size_t bytes = 0; bytes < kept.size(); ++bytes) {
     EXPECT_EQ(whole_characters(text, bytes).size(), kept[bytes]) << bytes;
