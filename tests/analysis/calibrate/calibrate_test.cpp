@@ -6,11 +6,11 @@
 namespace sparsesync::testing {
 namespace {
 
-TEST(Calibrate, knows_links_and_hosts_in_the_end) {
+TEST(Calibrate, measures_links_and_hosts) {
   LocalWorkers workers(3, {500e6, 1e-3});
   ProbeOptions options;
   options.repeat = 3;
-  options.longest_s = 1;  // however busy the machine is, large messages are sent
+  options.longest_s = 1;  // high enough that large messages are sent even on a busy machine
   options.each_a_node = true;
   options.under_load = true;
   std::int64_t last = 0;
@@ -21,7 +21,7 @@ TEST(Calibrate, knows_links_and_hosts_in_the_end) {
         last = done;
         all = total;
       });
-  EXPECT_EQ(all, 3 * 4) << "two pairs and all, in three passes and one that counts for nobody";
+  EXPECT_EQ(all, 3 * 4) << "two pairs and the load, in a warm-up and three passes";
   EXPECT_FALSE(network.intra);
   EXPECT_FALSE(network.intra_loaded);
   ASSERT_TRUE(network.inter);

@@ -1,4 +1,4 @@
-// Tables: columns that line up, in characters.
+// Tables: columns are aligned by characters, not by bytes.
 #include "analysis/cli/output.h"
 
 #include <gtest/gtest.h>
@@ -17,7 +17,7 @@ std::string text_of(std::vector<Table::Column> columns,
   return table.text();
 }
 
-TEST(Table, LinesUp) {
+TEST(Table, AlignsColumns) {
   EXPECT_EQ(text_of({{"scheme", Align::left}, {"bytes", Align::right}, {"note", Align::left}},
                     {{"balanced", "1234", "a"}, {"x", "7", ""}, {"", "", ""}}),
             "scheme    bytes  note\n"
@@ -28,7 +28,7 @@ TEST(Table, LinesUp) {
 }
 
 TEST(Table, CountsCharactersNotBytes) {
-  // Of 2, 3 and 4 bytes each.
+  // The table has characters of 2, 3 and 4 bytes.
   EXPECT_EQ(text_of({{"µs", Align::right}, {"grid", Align::left}, {"→", Align::right}},
                     {{"1", "4×2", "10"}, {"100", "16×16", "𝄞"}}),
             " µs  grid    →\n"
@@ -37,7 +37,7 @@ TEST(Table, CountsCharactersNotBytes) {
             "100  16×16   𝄞\n");
 }
 
-TEST(Table, WithoutRowsIsItsTitle) {
+TEST(Table, WithoutRowsIsItsHeader) {
   EXPECT_EQ(text_of({{"a", Align::left}, {"b", Align::right}}, {}), "a  b\n----\n");
 }
 
@@ -47,7 +47,7 @@ TEST(Table, HasNoSpacesAtTheEndsOfLines) {
   EXPECT_EQ(text.find(" \n"), std::string::npos) << text;
 }
 
-TEST(Table, WantsACellForEachColumn) {
+TEST(Table, RequiresACellForEachColumn) {
   Table table({{"a"}, {"b"}});
   EXPECT_THROW(table.add_row({"1"}), ContractError);
   EXPECT_THROW(table.add_row({"1", "2", "3"}), ContractError);

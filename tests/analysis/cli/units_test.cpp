@@ -1,5 +1,5 @@
-// Units of options and tables: what is read, what is refused, what is written. Texts as they are
-// printed.
+// Units in options and tables: accepted input, rejected input, and output. Expected texts are
+// exactly as printed.
 #include "analysis/cli/units.h"
 
 #include <gtest/gtest.h>
@@ -24,11 +24,11 @@ std::string refusal(const std::function<void()>& body) {
   } catch (const InputError& error) {
     return error.what();
   }
-  ADD_FAILURE() << "not refused";
+  ADD_FAILURE() << "accepted invalid input";
   return {};
 }
 
-TEST(Units, ReadsRatesAsTcDoes) {
+TEST(Units, ReadsRatesLikeTc) {
   const auto rate = [](const char* text) { return parse_rate("--rate", text); };
   EXPECT_EQ(rate("200mbit"), 200e6);
   EXPECT_EQ(rate("25gbit"), 25e9);
@@ -44,7 +44,7 @@ TEST(Units, ReadsRatesAsTcDoes) {
   EXPECT_EQ(rate("7bit"), 7);
 }
 
-TEST(Units, RefusesRatesInOneLineWithExamples) {
+TEST(Units, RejectsRatesInOneLineWithExamples) {
   for (const char* text :
        {"5parsecs", "", "mbit", "-1mbit", "+1mbit", "0", "0gbit", "nan", "inf", "infmbit", "1e999",
         "1e308gbit", "200 mbit", "200mbits", "0x10mbit", "1,5gbit", "200MiB"}) {
@@ -57,7 +57,7 @@ TEST(Units, RefusesRatesInOneLineWithExamples) {
   EXPECT_EQ(refusal([] { parse_rate("--rate", "a\nb"); }).find('\n'), std::string::npos);
 }
 
-TEST(Units, ReadsSizesAsGnuDoes) {
+TEST(Units, ReadsSizesLikeGnu) {
   const auto size = [](const char* text) { return parse_bytes("--memory", text); };
   EXPECT_EQ(size("64MiB"), 64 << 20);
   EXPECT_EQ(size("2GiB"), std::int64_t{2} << 30);
@@ -113,7 +113,7 @@ TEST(Units, ReadsNumbersInTheirRange) {
   }
 }
 
-TEST(Units, WritesWhatPeopleRead) {
+TEST(Units, WritesReadableNumbers) {
   EXPECT_EQ(format_bytes(0), "0 B");
   EXPECT_EQ(format_bytes(999), "999 B");
   EXPECT_EQ(format_bytes(1000), "1.00 kB");
@@ -141,7 +141,7 @@ struct Closed {
   void operator()(std::FILE* file) const { static_cast<void>(std::fclose(file)); }
 };
 
-TEST(Print, ShowsNoControlCharactersButLineEnds) {
+TEST(Print, ShowsNoControlCharactersExceptLineEnds) {
   const std::unique_ptr<std::FILE, Closed> file(std::tmpfile());
   ASSERT_NE(file, nullptr);
   print(file.get(), "rows\n\x1b[31mred \x9b\u202e\n");

@@ -1,5 +1,5 @@
-// The two yardsticks: the entropy against exact numbers, the bytes against tiny cases and the real
-// data's ratios.
+// The lower bound and the partitioned ideal: the entropy compared with exact numbers, the bytes
+// compared with tiny cases and with the ratios of the real data.
 #include "analysis/compare/reference.h"
 
 #include <gtest/gtest.h>
@@ -24,7 +24,7 @@ IndexSets views_of(const Sets& sets) {
   return {sets.begin(), sets.end()};
 }
 
-TEST(Log2Choose, OfSmallNumbersIsExact) {
+TEST(Log2Choose, IsExactForSmallNumbers) {
   // Pascal's triangle: C(62, 31) is below 2^62.
   std::vector<std::vector<std::uint64_t>> choose(63);
   for (std::size_t n = 0; n < choose.size(); ++n) {
@@ -38,7 +38,7 @@ TEST(Log2Choose, OfSmallNumbersIsExact) {
   }
 }
 
-/// By multiplying out, in extended precision.
+/// Computes the sum directly, in extended precision.
 double summed_log2_choose(double universe, std::int64_t count) {
   long double bits = 0;
   for (std::int64_t i = 0; i < count; ++i) {
@@ -48,7 +48,7 @@ double summed_log2_choose(double universe, std::int64_t count) {
   return static_cast<double>(bits);
 }
 
-TEST(Log2Choose, OfLargeNumbersIsTheSum) {
+TEST(Log2Choose, MatchesTheSumForLargeNumbers) {
   struct Case {
     double universe;
     std::int64_t count;
@@ -56,57 +56,58 @@ TEST(Log2Choose, OfLargeNumbersIsTheSum) {
   for (const Case& c :
        {Case{793'471, 1186}, Case{793'471, 100'000}, Case{0x1p33, 1}, Case{0x1p33, 1186},
         Case{0x1p33, 200'000}, Case{0x1p40, 1000}, Case{0x1p53, 1000},
-        // On both sides of where it takes another formula.
+        // On both sides of the switch to another formula.
         Case{1'001'000, 1000}, Case{1'001'000, 1001}, Case{1'001'000, 999}}) {
     const double expected = summed_log2_choose(c.universe, c.count);
     EXPECT_NEAR(log2_choose(c.universe, static_cast<double>(c.count)), expected, 1e-9 * expected)
         << c.universe << ' ' << c.count;
   }
-  // To leave out is to choose too; what is lost is the rounding of numbers near 2^33 · ln 2^33.
+  // Choosing and leaving out are equivalent. The tolerance is the rounding error of numbers near
+  // 2^33 · ln 2^33.
   EXPECT_NEAR(log2_choose(0x1p33, 0x1p33 - 10), log2_choose(0x1p33, 10), 1e-3);
   EXPECT_NEAR(log2_choose(2e6, 0.5e6), log2_choose(2e6, 1.5e6), 1e-6);
 }
 
-TEST(Log2Choose, OfNothingAndOfAllIsZero) {
+TEST(Log2Choose, IsZeroForNothingAndForAll) {
   for (const double universe : {0.0, 1.0, 100.0, 793'471.0, 0x1p33}) {
     EXPECT_NEAR(log2_choose(universe, 0), 0, 1e-9) << universe;
     EXPECT_NEAR(log2_choose(universe, universe), 0, 1e-9) << universe;
   }
 }
 
-TEST(Yardsticks, OfOneWorkerAreZero) {
+TEST(Bounds, AreZeroForOneWorker) {
   const Sets sets{{0, 1, 5}};
   EXPECT_EQ(partitioned_ideal_bytes(10, 8, views_of(sets)), 0);
   EXPECT_EQ(lower_bound_bytes(8, views_of(sets)), 0);
 }
 
-TEST(Yardsticks, OfTwoWorkersByHand) {
-  // k = 2, |U| = 3 of 4 rows of 8 bytes; C(4, 2) = 6, C(4, 3) = 4.
+TEST(Bounds, MatchAnExampleOfTwoWorkers) {
+  // k = 2 and |U| = 3 of 4 rows of 8 bytes. C(4, 2) = 6 and C(4, 3) = 4.
   const Sets sets{{0, 1}, {1, 2}};
   EXPECT_NEAR(partitioned_ideal_bytes(4, 8, views_of(sets)),
               0.5 * ((2 + 3) * 8 + (std::log2(6.0) + 2) / 8), 1e-9);
-  // One row was touched by both: 1 transfer to add and 1 back; two rows by one: 1 each; over 2
-  // workers.
+  // Both workers touched one row: 1 transfer to add it, and 1 back. One worker touched each of the
+  // other two rows: 1 transfer each. The bytes are divided by 2 workers.
   EXPECT_NEAR(lower_bound_bytes(8, views_of(sets)), 4.0 * 8 / 2, 1e-12);
 }
 
-TEST(Yardsticks, OfThreeWorkersByHand) {
-  // k = 1, |U| = 2; C(4, 1) = 4, C(4, 2) = 6, C(4, 0) = 1.
+TEST(Bounds, MatchAnExampleOfThreeWorkers) {
+  // k = 1 and |U| = 2. C(4, 1) = 4, C(4, 2) = 6 and C(4, 0) = 1.
   const Sets sets{{0}, {0, 1}, {}};
   const double bits = (2 + std::log2(6.0) + 0) / 3 + std::log2(6.0);
   EXPECT_NEAR(partitioned_ideal_bytes(4, 8, views_of(sets)), 2.0 / 3 * ((1 + 2) * 8 + bits / 8),
               1e-9);
-  // Row 0: 1 + 2 transfers; row 1: 0 + 2.
+  // Row 0 takes 1 + 2 transfers, and row 1 takes 0 + 2.
   EXPECT_NEAR(lower_bound_bytes(8, views_of(sets)), 5.0 * 8 / 3, 1e-12);
 }
 
-TEST(Yardsticks, OfNothingAreZero) {
+TEST(Bounds, AreZeroForEmptyGradients) {
   const Sets sets{{}, {}, {}, {}};
   EXPECT_NEAR(partitioned_ideal_bytes(1000, 8, views_of(sets)), 0, 1e-9);
   EXPECT_EQ(lower_bound_bytes(8, views_of(sets)), 0);
 }
 
-TEST(Yardsticks, TheLowerBoundCountsTransfers) {
+TEST(Bounds, TheLowerBoundCountsTransfers) {
   Random random(testing::seed());
   for (const std::size_t workers : {2U, 3U, 5U, 8U}) {
     Sets sets(workers);
@@ -124,7 +125,7 @@ TEST(Yardsticks, TheLowerBoundCountsTransfers) {
   }
 }
 
-TEST(Yardsticks, StandToEachOtherAsTheDesignSays) {
+TEST(Bounds, HaveTheDocumentedRatio) {
   const std::filesystem::path data = real_data();
   if (data.empty()) GTEST_SKIP() << "no lm1b_tokens.npy: set SPARSESYNC_DATA to its folder";
   const std::vector<std::int64_t> tokens = read_npy(data / "lm1b_tokens.npy").values;

@@ -1,6 +1,6 @@
 // ctest: LABELS engine
-// compare: its verdict can be "not correct", it skips what does not fit, and its bytes are what
-// crossed.
+// compare: it detects incorrect results, it skips schemes that do not fit into memory, and it
+// reports the bytes that were actually sent.
 #include "analysis/compare/compare.h"
 
 #include <gtest/gtest.h>
@@ -22,13 +22,13 @@
 namespace sparsesync::testing {
 namespace {
 
-/// A comparison of as many workers as the trace has, in this process.
+/// Compares schemes with as many workers as the trace has, in this process.
 CompareReport compared(const Trace& trace, const CompareOptions& options) {
   LocalWorkers workers(trace.header().workers, options.link);
   return Comparison(workers, trace, options).run();
 }
 
-/// What a broken scheme does to the result of a right one.
+/// The change that a broken scheme makes to a correct result.
 enum class Mutation : std::uint8_t {
   none,
   drops_a_row,
@@ -37,7 +37,7 @@ enum class Mutation : std::uint8_t {
   loses_one_bit
 };
 
-/// `balanced`, and then on one worker alone something goes wrong.
+/// `balanced`, with a wrong result on one worker only.
 template <Mutation mutation>
 class Mutant : public Scheme {
  public:
@@ -75,7 +75,7 @@ class Mutant : public Scheme {
       std::swap_ranges(copy_.begin(), copy_.begin() + static_cast<std::ptrdiff_t>(row),
                        copy_.end() - static_cast<std::ptrdiff_t>(row));
     } else if constexpr (mutation == Mutation::loses_one_bit) {
-      // Within any tolerance; but not the same bits as the others have.
+      // Within any tolerance, but the bits differ from those of the other workers.
       values[0] = std::nextafter(values[0], 1e30F);
     }
     result.values.data = copy_.data();
@@ -95,7 +95,7 @@ SchemeRegistration mutant(const char* name) {
   return SchemeRegistration(entry);
 }
 
-/// A folder of its own for each test.
+/// Each test has a separate temporary folder.
 class Compare : public ::testing::Test {
  protected:
   static void SetUpTestSuite() {
@@ -123,7 +123,7 @@ class Compare : public ::testing::Test {
     return Trace::open(folder_ / "trace");
   }
 
-  /// Values that no order of summation adds exactly.
+  /// Values whose sum depends on the order of addition in every order.
   Trace recorded_trace(int workers) {
     const TraceHeader header{{{"t", 100, 3, DType::f32}}, workers, 1, "test", 5};
     TraceWriter writer(folder_ / "recorded", header, false);
@@ -152,7 +152,7 @@ class Compare : public ::testing::Test {
   std::filesystem::path folder_;
 };
 
-TEST_F(Compare, says_correct_of_every_scheme_that_is) {
+TEST_F(Compare, reports_correct_schemes_as_correct) {
   for (const int workers : {1, 2, 5}) {
     CompareOptions options;
     options.schemes = {"dense_ring", "all_gather", "balanced", "mutant_none"};
@@ -167,7 +167,7 @@ TEST_F(Compare, says_correct_of_every_scheme_that_is) {
   }
 }
 
-TEST_F(Compare, catches_a_worker_that_ends_with_something_else) {
+TEST_F(Compare, detects_a_worker_with_a_wrong_result) {
   for (const bool recorded : {false, true}) {
     CompareOptions options;
     options.repeat = 1;
@@ -185,7 +185,7 @@ TEST_F(Compare, catches_a_worker_that_ends_with_something_else) {
   }
 }
 
-TEST_F(Compare, skips_what_does_not_fit_and_says_why) {
+TEST_F(Compare, skips_schemes_that_do_not_fit_with_a_reason) {
   CompareOptions options;
   options.schemes = {"dense_ring", "balanced"};
   options.repeat = 1;
@@ -199,13 +199,14 @@ TEST_F(Compare, skips_what_does_not_fit_and_says_why) {
   const CompareReport report = comparison.run();
   ASSERT_TRUE(figures(report, "dense_ring").skipped);
   EXPECT_NE(figures(report, "dense_ring").skipped->find("10000000"), std::string::npos);
-  // 10,000 rows of 64 bytes fit; if the session finds that they do not, that is a reason as well.
+  // 10,000 rows of 64 bytes fit. If the session found that they do not, it would report a reason,
+  // too.
   EXPECT_FALSE(figures(report, "balanced").skipped) << *figures(report, "balanced").skipped;
   EXPECT_TRUE(figures(report, "balanced").correct);
   EXPECT_LE(figures(report, "balanced").memory_bytes, 10'000'000);
 }
 
-TEST_F(Compare, a_budget_that_only_the_run_finds_too_small_skips_too) {
+TEST_F(Compare, a_budget_that_turns_out_too_small_during_the_run_also_skips) {
   CompareOptions options;
   options.schemes = {"balanced"};
   options.repeat = 1;
@@ -214,12 +215,12 @@ TEST_F(Compare, a_budget_that_only_the_run_finds_too_small_skips_too) {
   const double need = probe.memory_needs()[0].bytes_of_a_worker;
   const std::int64_t used = probe.run().schemes[0].memory_bytes;
   ASSERT_GT(used, 0);
-  // The prediction is of the order of what is used.
+  // The prediction has the same order of magnitude as the actual use.
   EXPECT_LT(need, 4.0 * static_cast<double>(used) + 1e5);
   EXPECT_GT(need * 4 + 1e5, static_cast<double>(used));
 }
 
-TEST_F(Compare, inputs_and_right_answers_count_before_any_of_them_is_made) {
+TEST_F(Compare, inputs_and_reference_sums_count_before_they_are_created) {
   const auto expect_all_skipped = [&](Index width, std::optional<std::int64_t> memory) {
     TraceWriter writer(folder_ / "wide", {{{"t", 4, width, DType::f32}}, 2, 1, "test", 5}, true);
     TracePart part;
@@ -237,25 +238,25 @@ TEST_F(Compare, inputs_and_right_answers_count_before_any_of_them_is_made) {
     for (const MemoryNeed& need : needs) {
       EXPECT_NE(need.skipped.value_or("not skipped").find("right answers"), std::string::npos)
           << need.scheme << ": " << need.skipped.value_or("not skipped");
-      if (!need.skipped) return needs;  // a run would take the memory
+      if (!need.skipped) return needs;  // a run would allocate the memory
     }
     for (const SchemeFigures& each : comparison.run().schemes) EXPECT_TRUE(each.skipped);
     return needs;
   };
-  // An answer has 16 bytes an element, an input 4, and three of these are in memory at a time: 28
-  // bytes. Workspaces have 24, and would fit without them.
+  // A reference sum has 16 bytes per element and an input has 4. Three inputs are in memory at a
+  // time, so they need 28 bytes together. Workspaces have 24 bytes and would fit on their own.
   const double to_give = 0.8 * static_cast<double>(available_memory());
   const std::vector<MemoryNeed> needs =
       expect_all_skipped(static_cast<Index>(to_give / 40), std::nullopt);
   for (const MemoryNeed& need : needs) EXPECT_LT(2 * need.bytes_of_a_worker, 0.8 * to_give);
-  // For each worker 16 / 2 + 4 * 3 / 2 = 14 bytes an element.
+  // Per worker, 16 / 2 + 4 * 3 / 2 = 14 bytes per element.
   expect_all_skipped(Index{1} << 28U, std::int64_t{3} << 30U);
 }
 
-TEST_F(Compare, a_step_that_is_larger_than_the_budget_goes_in_rounds) {
+TEST_F(Compare, a_step_that_exceeds_the_budget_runs_in_rounds) {
   constexpr int kSize = 3;
   {
-    // All touch the same rows: what is pushed is most of what is needed.
+    // All workers touch the same rows, so most of the memory is for the push.
     TraceWriter writer(folder_ / "same", {{{"t", 50'000, 256, DType::f32}}, kSize, 1, "test", 5},
                        false);
     TracePart part;
@@ -282,7 +283,7 @@ TEST_F(Compare, a_step_that_is_larger_than_the_budget_goes_in_rounds) {
   EXPECT_LE(found.memory_bytes, *options.memory);
 }
 
-TEST_F(Compare, knows_each_scheme_once_and_names_unknown_ones) {
+TEST_F(Compare, runs_each_scheme_once_and_reports_unknown_ones) {
   CompareOptions options;
   options.schemes = {"balanced", "balanced"};
   options.repeat = 1;
@@ -291,7 +292,7 @@ TEST_F(Compare, knows_each_scheme_once_and_names_unknown_ones) {
   EXPECT_THROW(compared(made_trace(2, 1), options), InputError);
 }
 
-TEST_F(Compare, refuses_a_trace_of_another_number_of_workers) {
+TEST_F(Compare, rejects_a_trace_with_another_number_of_workers) {
   LocalWorkers workers(3, {});
   EXPECT_THROW(Comparison(workers, made_trace(2, 1), {}), InputError);
 }
@@ -312,13 +313,13 @@ TEST_F(Compare, one_recorded_run_serves_many_links) {
     EXPECT_EQ(same.median, each.seconds_median);
     EXPECT_EQ(same.min, each.seconds_min);
     EXPECT_GE(each.seconds_min, each.bytes_busiest() * 8 / 1e6);
-    // Ten times the rate: near a tenth of the time on links that are slow.
+    // At ten times the rate, a slow link takes nearly a tenth of the time.
     const StepTimes faster = replayed_times(*each.recorded, {10e6, 1e-3});
     EXPECT_GE(faster.min, each.bytes_busiest() * 8 / 10e6);
     EXPECT_LT(faster.min, each.seconds_min);
     EXPECT_GT(replayed_times(*each.recorded, {}).min, 0);
   }
-  // The machine's clock leaves no record.
+  // A run on the real clock has no recording.
   options.clock = CompareClock::real;
   options.link = {};
   const SchemeFigures real = compared(made_trace(4, 2), options).schemes.front();
@@ -327,7 +328,7 @@ TEST_F(Compare, one_recorded_run_serves_many_links) {
   EXPECT_THROW(replayed_times({2, {{}, {}, {}}}, {}), InputError);
 }
 
-TEST(WorkerRecords, arrive_as_they_left) {
+TEST(WorkerRecords, survive_a_round_trip) {
   WorkerRecord record;
   record.steps = {{Clock::time_point{std::chrono::seconds(5)},
                    Clock::time_point{std::chrono::seconds(7)}, 1, 2, 3, 4, 5, ~std::uint64_t{0}}};
@@ -352,7 +353,7 @@ TEST(WorkerRecords, arrive_as_they_left) {
   EXPECT_THROW(record_from("{}"), ProtocolError);
 }
 
-TEST_F(Compare, writes_what_every_worker_ended_with) {
+TEST_F(Compare, writes_the_result_of_every_worker) {
   CompareOptions options;
   options.schemes = {"dense_ring", "balanced"};
   options.repeat = 1;
@@ -374,7 +375,7 @@ TEST_F(Compare, writes_what_every_worker_ended_with) {
       }
     }
   }
-  EXPECT_THROW(compared(trace, options), InputError) << "the folder is there";
+  EXPECT_THROW(compared(trace, options), InputError) << "the output folder exists already";
   options.force = true;
   compared(trace, options);
 }

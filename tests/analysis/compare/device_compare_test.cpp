@@ -1,5 +1,5 @@
 // ctest: NEEDS EMULATED_CUDA
-// compare on several GPUs: which of them reach the memory of its workers.
+// compare on several GPUs: the GPUs that can access the memory of its workers.
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -28,7 +28,7 @@ class ComparedOnDevices : public ::testing::Test {
   void TearDown() override { emulated_cuda::limits() = {}; }
 };
 
-// Four workers share three GPUs: the first and the last worker use GPU 0.
+// Four workers share three GPUs. The first and the last worker use GPU 0.
 TEST_F(ComparedOnDevices, maps_its_pools_on_the_gpus_of_its_process) {
   emulated_cuda::limits().devices = 3;
   const std::filesystem::path folder =

@@ -1,4 +1,4 @@
-// The right answer: the sums of small traces, and every kind of wrong result is found.
+// Reference results: the sums of small traces, and the detection of every kind of wrong result.
 #include "analysis/compare/reference.h"
 
 #include <gtest/gtest.h>
@@ -46,7 +46,7 @@ Trace written(const Scratch& scratch, TraceHeader header,
   return Trace::open(scratch / "trace");
 }
 
-TEST(ReferenceSums, AddRecordedValuesWithTheirRepeats) {
+TEST(ReferenceSums, AddRecordedValuesIncludingRepeats) {
   const Scratch scratch;
   TraceHeader header;
   header.tensors = {{"a", 10, 2, DType::f32}, {"b", 4, 1, DType::bf16}};
@@ -83,12 +83,12 @@ TEST(ReferenceSums, AddRecordedValuesWithTheirRepeats) {
   EXPECT_EQ(second[1].most_terms, 0);
 }
 
-TEST(ReferenceSums, AddMadeValuesExactly) {
+TEST(ReferenceSums, AddGeneratedValuesExactly) {
   const Scratch scratch;
   TraceHeader header;
   header.tensors = {{"a", 100, 3, DType::f32}};
   header.seed = 5;
-  // Without values: repeats are of one row.
+  // Without recorded values, repeated indices count as one row.
   const std::vector<std::vector<TracePart>> workers{{TracePart{{4, 99, 4}, {}}},
                                                     {TracePart{{4, 0}, {}}}};
   const Trace trace = written(scratch, header, {workers});
@@ -119,7 +119,7 @@ TEST(ReferenceSums, AddMadeValuesExactly) {
   EXPECT_EQ(sum.magnitudes, flat);
 }
 
-/// Rows 2, 5 and 9 of width 2; row 5 cancels.
+/// Returns sums of rows 2, 5 and 9 of width 2. Row 5 cancels to zero.
 ReferenceSum exact_reference() {
   ReferenceSum reference;
   reference.width = 2;
@@ -137,10 +137,11 @@ std::optional<std::string> difference(const ReferenceSum& reference,
   return difference_from(reference, indices, matrix_of(values, reference.width));
 }
 
-TEST(DifferenceFrom, AcceptsWhatIsRight) {
+TEST(DifferenceFrom, AcceptsCorrectResults) {
   const ReferenceSum reference = exact_reference();
   EXPECT_EQ(difference(reference, {2, 5, 9}, {1, 2, 0, 0, 5, 6}), std::nullopt);
-  // A row that cancelled may be absent, and a zero row may stand where there is none; -0.0 is zero.
+  // A cancelled row may be absent, and a zero row may be present for an untouched row. -0.0 is
+  // zero.
   EXPECT_EQ(difference(reference, {2, 9}, {1, 2, 5, 6}), std::nullopt);
   EXPECT_EQ(difference(reference, {0, 2, 3, 9, 100}, {0, 0, 1, 2, -0.0F, 0, 5, 6, 0, -0.0F}),
             std::nullopt);
@@ -162,17 +163,17 @@ void expect_difference(const std::optional<std::string>& text,
 
 TEST(DifferenceFrom, FindsEveryWrongRow) {
   const ReferenceSum reference = exact_reference();
-  // Missing: the first, the last, all.
+  // Missing rows: the first, the last, and all.
   expect_difference(difference(reference, {5, 9}, {0, 0, 5, 6}),
                     {"row 2", "column 0", "0 where", "is 1"});
   expect_difference(difference(reference, {2, 5}, {1, 2, 0, 0}), {"row 9", "column 0", "is 5"});
   expect_difference(difference(reference, {}, {}), {"row 2"});
-  // One too many, at the beginning, between and at the end.
+  // An additional row at the beginning, in the middle, and at the end.
   expect_difference(difference(reference, {0, 2, 9}, {0, 7, 1, 2, 5, 6}),
                     {"row 0", "column 1", "7 where", "is 0"});
   expect_difference(difference(reference, {2, 4, 9}, {1, 2, 7, 0, 5, 6}), {"row 4", "column 0"});
   expect_difference(difference(reference, {2, 9, 10}, {1, 2, 5, 6, 0, 7}), {"row 10", "column 1"});
-  // Off by one, in each element.
+  // Each element is off by one.
   for (std::size_t at = 0; at < 6; ++at) {
     std::vector<float> values{1, 2, 0, 0, 5, 6};
     values[at] += 1;
@@ -180,12 +181,12 @@ TEST(DifferenceFrom, FindsEveryWrongRow) {
     expect_difference(difference(reference, rows, values),
                       {"row " + std::to_string(rows[at / 2]), "column " + std::to_string(at % 2)});
   }
-  // By the last bit.
+  // An element differs only in its last bit.
   expect_difference(difference(reference, {2, 5, 9}, {1, 2, 0, 0, 5, std::nextafter(6.0F, 7.0F)}),
                     {"row 9", "column 1"});
   expect_difference(difference(reference, {2, 5, 9}, {1, 2, 0x1p-149F, 0, 5, 6}),
                     {"row 5", "column 0"});
-  // Two rows exchanged.
+  // Two rows are exchanged.
   expect_difference(difference(reference, {2, 5, 9}, {5, 6, 0, 0, 1, 2}), {"row 2"});
 }
 
@@ -198,7 +199,7 @@ TEST(DifferenceFrom, FindsRowsThatDoNotIncrease) {
                     {"row 2 after row 2", "not increasing"});
 }
 
-TEST(DifferenceFrom, KnowsNanAndInfinity) {
+TEST(DifferenceFrom, HandlesNanAndInfinity) {
   constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
   constexpr float kInf = std::numeric_limits<float>::infinity();
   const Scratch scratch;
@@ -218,14 +219,14 @@ TEST(DifferenceFrom, KnowsNanAndInfinity) {
   expect_difference(difference(reference, {1}, {kNan, kInf, 0, 2}), {"column 2"});
   expect_difference(difference(reference, {1}, {kNan, kInf, kNan, kNan}), {"column 3"});
   expect_difference(difference(reference, {1}, {kNan, kInf, kNan, kInf}), {"column 3"});
-  // Where there is no row, and in sums that must be exact.
+  // NaN and infinity in an untouched row, and in sums that must be exact.
   expect_difference(difference(reference, {1, 3}, {kNan, kInf, kNan, 2, 0, 0, kNan, 0}),
                     {"row 3", "column 2"});
   expect_difference(difference(exact_reference(), {2, 9}, {1, kNan, 5, 6}), {"row 2", "column 1"});
   expect_difference(difference(reference, {}, {}), {"row 1", "column 0"});
 }
 
-/// What workers × rows of values give, as reference_sums() makes it.
+/// Computes the reference sum of workers × rows of values with reference_sums().
 template <typename T>
 ReferenceSum reference_of(const std::vector<std::vector<T>>& workers) {
   const Scratch scratch;
@@ -237,7 +238,7 @@ ReferenceSum reference_of(const std::vector<std::vector<T>>& workers) {
   return reference_sums(written(scratch, header, {parts}), 0).at(0);
 }
 
-TEST(DifferenceFrom, AcceptsAnyOrderOfSummationAndNoMore) {
+TEST(DifferenceFrom, AcceptsAnyOrderOfSummationAndNothingElse) {
   Random random(testing::seed());
   constexpr std::size_t kWidth = 200;
   constexpr std::size_t kWorkers = 16;
@@ -261,12 +262,12 @@ TEST(DifferenceFrom, AcceptsAnyOrderOfSummationAndNoMore) {
     if (turn == 0) first = sums;
     order_shows = order_shows || sums != first;
   }
-  EXPECT_TRUE(order_shows) << "no order changes a bit, so nothing was tested";
-  // u · (terms + 2) · Σ|x| is what the header grants.
+  EXPECT_TRUE(order_shows) << "no order changed a bit, so nothing was tested";
+  // The header documents a tolerance of u · (terms + 2) · Σ|x|.
   for (std::size_t at = 0; at < kWidth; at += 13) {
     const double bound = std::ldexp(reference.magnitudes[at] * (kWorkers + 2), -24);
     for (const double sign : {1.0, -1.0}) {
-      // Numbers that f32 holds, just inside and just outside.
+      // f32 numbers just inside and just outside of the tolerance.
       const auto towards = static_cast<float>(reference.sums[at]);
       auto inside = static_cast<float>(reference.sums[at] + sign * bound);
       while (std::abs(static_cast<double>(inside) - reference.sums[at]) > bound) {
@@ -286,9 +287,9 @@ TEST(DifferenceFrom, AcceptsAnyOrderOfSummationAndNoMore) {
   }
 }
 
-TEST(DifferenceFrom, GrantsBf16ItsRoundings) {
-  // 256 + 1 is no bf16: both neighbours of a tie are within two roundings, a number five off is
-  // not.
+TEST(DifferenceFrom, AllowsTheRoundingOfBf16) {
+  // bf16 cannot represent 256 + 1. Both neighbours of this tie are within two roundings. A number
+  // that is off by five is not.
   const ReferenceSum reference = reference_of<bf16>({values_of<bf16>({256}), values_of<bf16>({1})});
   const std::vector<Index> rows{3};
   const auto differs = [&](double number) {
@@ -303,7 +304,7 @@ TEST(DifferenceFrom, GrantsBf16ItsRoundings) {
   EXPECT_TRUE(differs(0));
 }
 
-TEST(DifferenceFrom, HoldsF64ToItsOwnRoundoff) {
+TEST(DifferenceFrom, UsesTheRoundoffOfF64ForF64) {
   const ReferenceSum reference =
       reference_of<double>({{0.1, 1e300, 5}, {0.2, 1e300, -5}, {0.3, -1e300, 1}});
   const std::vector<Index> rows{3};
@@ -318,7 +319,7 @@ TEST(DifferenceFrom, HoldsF64ToItsOwnRoundoff) {
   EXPECT_TRUE(differs({0.6, 1e300, 0}));
 }
 
-TEST(DifferenceFrom, GrantsF16ItsRoundingsAndItsOverflow) {
+TEST(DifferenceFrom, AllowsTheRoundingAndTheOverflowOfF16) {
   const ReferenceSum reference = reference_of<f16>(
       {values_of<f16>({2048, 65504, 0x1p-24, 1}), values_of<f16>({1, 65504, 0x1p-24, -1})});
   const std::vector<Index> rows{3};
@@ -330,14 +331,14 @@ TEST(DifferenceFrom, GrantsF16ItsRoundingsAndItsOverflow) {
   EXPECT_FALSE(differs({2048, kInf, 0x1p-23, 0}));
   EXPECT_FALSE(differs({2050, kInf, 0x1p-23, 0}));
   EXPECT_TRUE(differs({2060, kInf, 0x1p-23, 0}));
-  EXPECT_TRUE(differs({2048, 1000, 0x1p-23, 0})) << "an overflow is no excuse for any number";
+  EXPECT_TRUE(differs({2048, 1000, 0x1p-23, 0})) << "an overflow does not allow a finite number";
   EXPECT_TRUE(differs({kInf, kInf, 0x1p-23, 0}));
   EXPECT_TRUE(differs({2048, kInf, 0x1p-20, 0}));
   EXPECT_TRUE(differs({2048, kInf, 0x1p-23, 0.125}));
 }
 
 template <typename T>
-void expect_integers_compared_as_they_wrap() {
+void expect_wrapped_integers_compared() {
   constexpr T kMost = std::numeric_limits<T>::max();
   constexpr T kLeast = std::numeric_limits<T>::min();
   const ReferenceSum reference =
@@ -349,13 +350,13 @@ void expect_integers_compared_as_they_wrap() {
   const std::vector<Index> rows{3};
   EXPECT_EQ(difference_from(reference, rows, matrix_of(right, 4)), std::nullopt);
   for (std::size_t at = 0; at < 4; ++at) {
-    // By one, where a double would not tell the difference in i64.
+    // Off by one. For i64, a comparison as double would miss the difference.
     std::vector<T> wrong = right;
     wrong[at] = static_cast<T>(wrong[at] ^ T{1});
     expect_difference(difference_from(reference, rows, as_const(matrix_of(wrong, 4))),
                       {"row 3", "column " + std::to_string(at), std::to_string(right[at])});
   }
-  // Missing, and one too many.
+  // A missing row and an additional row.
   expect_difference(difference_from(reference, {}, matrix_of(std::vector<T>{}, 4)),
                     {"row 3", "column 0: 0 where"});
   const std::vector<Index> two{3, 8};
@@ -363,12 +364,12 @@ void expect_integers_compared_as_they_wrap() {
   expect_difference(difference_from(reference, two, matrix_of(more, 4)), {"row 8", "column 3"});
 }
 
-TEST(DifferenceFrom, ComparesIntegersAsTheyWrap) {
-  expect_integers_compared_as_they_wrap<std::int32_t>();
-  expect_integers_compared_as_they_wrap<std::int64_t>();
+TEST(DifferenceFrom, ComparesWrappedIntegers) {
+  expect_wrapped_integers_compared<std::int32_t>();
+  expect_wrapped_integers_compared<std::int64_t>();
 }
 
-TEST(ReferenceSums, OfMadeValuesAreExactInEveryDtype) {
+TEST(ReferenceSums, OfGeneratedValuesAreExactInEveryDtype) {
   for_each_dtype([]<typename T>(T) {
     const Scratch scratch;
     TraceHeader header;
@@ -397,7 +398,7 @@ TEST(ReferenceSums, OfMadeValuesAreExactInEveryDtype) {
   });
 }
 
-// bf16 holds integers up to 256: beyond that the right sum is a rounded one.
+// bf16 represents integers up to 256 exactly. Larger sums are rounded.
 TEST(ReferenceSums, OfManyWorkersInBf16AreNotExact) {
   const Scratch scratch;
   constexpr int kWorkers = 200;

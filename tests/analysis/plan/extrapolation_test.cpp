@@ -1,5 +1,5 @@
-// The sparsity of other numbers of workers: within a trace what the trace has, beyond it what more
-// workers of the same kind really have.
+// Sparsity for other numbers of workers. Up to the size of the trace it is measured. Beyond that it
+// is extrapolated, and compared with larger traces of the same kind.
 #include "analysis/plan/extrapolation.h"
 
 #include <gtest/gtest.h>
@@ -56,23 +56,23 @@ TEST(Outlook, WithinATraceIsItsMeanOverAlignedGroupsAndSteps) {
   }
 }
 
-TEST(Outlook, BeyondATraceIsNearWhatMoreWorkersOfItsKindHave) {
+TEST(Outlook, BeyondATraceIsCloseToMeasurementsOfMoreWorkers) {
   const Scratch scratch;
   const Outlook from_8(drawn_trace(scratch, "few", 8), {}, 1);
   const Trace many = drawn_trace(scratch, "many", 64);
   const SpaceStatistics truth = statistics_of(views_of(sets_of(many, 0)), 20'000);
-  const SpaceStatistics told = from_8.statistics(64).front();
-  EXPECT_NEAR(told.touched_mean, truth.touched_mean, 1e-9);
-  EXPECT_NEAR(told.united / truth.united, 1, 0.1);
-  EXPECT_NEAR(told.push_skewness / truth.push_skewness, 1, 0.1);
-  EXPECT_NEAR(told.pull_skewness / truth.pull_skewness, 1, 0.1);
-  ASSERT_EQ(told.united_in_groups.size(), truth.united_in_groups.size());
+  const SpaceStatistics found = from_8.statistics(64).front();
+  EXPECT_NEAR(found.touched_mean, truth.touched_mean, 1e-9);
+  EXPECT_NEAR(found.united / truth.united, 1, 0.1);
+  EXPECT_NEAR(found.push_skewness / truth.push_skewness, 1, 0.1);
+  EXPECT_NEAR(found.pull_skewness / truth.pull_skewness, 1, 0.1);
+  ASSERT_EQ(found.united_in_groups.size(), truth.united_in_groups.size());
   for (std::size_t i = 0; i < truth.united_in_groups.size(); ++i) {
-    EXPECT_NEAR(told.united_in_groups[i] / truth.united_in_groups[i], 1, 0.1) << i;
+    EXPECT_NEAR(found.united_in_groups[i] / truth.united_in_groups[i], 1, 0.1) << i;
   }
 }
 
-TEST(Outlook, TakesStepsThatLieEvenlyAmongTheTraces) {
+TEST(Outlook, SamplesStepsEvenly) {
   const Scratch scratch;
   const Trace trace = drawn_trace(scratch, "T", 2, 9);
   double united = 0;
@@ -81,7 +81,7 @@ TEST(Outlook, TakesStepsThatLieEvenlyAmongTheTraces) {
   EXPECT_NEAR(Outlook(trace, {}, 3 * 800 + 799).statistics(2).front().united, united, 1e-9);
 }
 
-TEST(Outlook, KnowsBlocksToo) {
+TEST(Outlook, IncludesBlocks) {
   const Scratch scratch;
   SchemeOptions options;
   options.block = 256;  // 32 rows
@@ -95,7 +95,7 @@ TEST(Outlook, KnowsBlocksToo) {
   }
 }
 
-TEST(Outlook, OfRowsWiderThanManyBlocksLooksAtRowsAlone) {
+TEST(Outlook, IgnoresBlocksIfRowsAreWiderThanManyBlocks) {
   const Scratch scratch;
   TraceHeader header{{{"wide", 3, Index{1} << 40, DType::f32}}, 2, 1, "test", 1};
   TraceWriter writer(scratch / "T", header, false);
@@ -111,9 +111,9 @@ TEST(Outlook, OfRowsWiderThanManyBlocksLooksAtRowsAlone) {
   EXPECT_EQ(outlook.statistics(2).front().united, 2);
 }
 
-TEST(Outlook, TheBusiestWorkerTouchesNoMoreThanAll) {
+TEST(Outlook, TheBusiestWorkerTouchesAtMostTheUnion) {
   const Scratch scratch;
-  // Every other worker touches nothing, the others the same.
+  // Every other worker touches nothing. The remaining workers touch the same rows.
   TraceWriter writer(scratch / "T", {{{"t", 10'000, 1, DType::f32}}, 8, 1, "test", 1}, false);
   std::vector<Index> rows(500);
   std::iota(rows.begin(), rows.end(), Index{0});
@@ -122,23 +122,23 @@ TEST(Outlook, TheBusiestWorkerTouchesNoMoreThanAll) {
     writer.write(worker, 0, parts);
   }
   writer.commit();
-  const SpaceStatistics told = Outlook(Trace::open(scratch / "T"), {}, 1).statistics(256).front();
-  EXPECT_NEAR(told.united, 500, 1e-6);
-  EXPECT_LE(told.touched_max, told.united);
-  EXPECT_LE(told.united_in_groups.front(), told.united_in_groups.back());
+  const SpaceStatistics found = Outlook(Trace::open(scratch / "T"), {}, 1).statistics(256).front();
+  EXPECT_NEAR(found.united, 500, 1e-6);
+  EXPECT_LE(found.touched_max, found.united);
+  EXPECT_LE(found.united_in_groups.front(), found.united_in_groups.back());
 }
 
-TEST(Outlook, ASkewnessBeyondATraceIsNoMoreThanAllInOneRange) {
+TEST(Outlook, SkewnessBeyondATraceIsAtMostThatOfASingleRange) {
   const Scratch scratch;
   const Outlook outlook(drawn_trace(scratch, "T", 1), {}, 1);
   for (const int workers : {2, 16, 1024, 65'536}) {
-    const SpaceStatistics told = outlook.statistics(workers).front();
-    for (const double skewness : {told.push_skewness, told.pull_skewness}) {
+    const SpaceStatistics found = outlook.statistics(workers).front();
+    for (const double skewness : {found.push_skewness, found.pull_skewness}) {
       EXPECT_GE(skewness, 1);
       EXPECT_LE(skewness, workers);
     }
-    EXPECT_LE(told.united, 20'000);
-    EXPECT_LE(told.touched_max, 20'000);
+    EXPECT_LE(found.united, 20'000);
+    EXPECT_LE(found.touched_max, 20'000);
   }
 }
 

@@ -1,5 +1,5 @@
-// The plan over numbers of workers: its numbers are those of plan() at each of them, crossovers lie
-// where the fastest changes.
+// Plans for a range of numbers of workers. They match plan() for each number, and crossovers are
+// where the fastest scheme changes.
 #include "analysis/plan/scale_plan.h"
 
 #include <gtest/gtest.h>
@@ -10,7 +10,7 @@
 namespace sparsesync {
 namespace {
 
-TEST(Doublings, ArePowersOfTwoAndBothEnds) {
+TEST(Doublings, ArePowersOfTwoPlusBothEnds) {
   EXPECT_EQ(doublings(1, 1), (std::vector<int>{1}));
   EXPECT_EQ(doublings(2, 16), (std::vector<int>{2, 4, 8, 16}));
   EXPECT_EQ(doublings(3, 20), (std::vector<int>{3, 4, 8, 16, 20}));
@@ -33,7 +33,7 @@ class ScalePlans : public ::testing::Test {
   Scratch scratch_;
 };
 
-TEST_F(ScalePlans, AreThePlansOfEachNumberOfWorkers) {
+TEST_F(ScalePlans, MatchThePlanOfEachNumberOfWorkers) {
   const Outlook trace = outlook();
   const Network network{20e-6, 10e9, {}};
   std::vector<std::int64_t> done;
@@ -59,7 +59,7 @@ TEST_F(ScalePlans, AreThePlansOfEachNumberOfWorkers) {
   }
 }
 
-TEST_F(ScalePlans, ChangeTheirBestAtCrossovers) {
+TEST_F(ScalePlans, ChangeTheFastestSchemeAtCrossovers) {
   const Outlook trace = outlook();
   const Network network{20e-6, 10e9, {}};
   const auto best = [&](int workers) {
@@ -76,7 +76,7 @@ TEST_F(ScalePlans, ChangeTheirBestAtCrossovers) {
   }
 }
 
-TEST_F(ScalePlans, NameAThirdOneThatLiesBetweenTwo) {
+TEST_F(ScalePlans, FindAThirdSchemeBetweenTwo) {
   const Outlook trace = outlook();
   int found = 0;
   for (const Network& network :
@@ -87,7 +87,7 @@ TEST_F(ScalePlans, NameAThirdOneThatLiesBetweenTwo) {
           .predictions.front()
           .variant.scheme;
     };
-    // Two numbers of workers, with all that lies between them.
+    // Two numbers of workers, and all crossovers between them.
     const ScalePlan all = plan_over(trace, network, {}, {2, 65'536});
     std::string before = best(2);
     for (const Crossover& each : all.crossovers) {
@@ -99,16 +99,16 @@ TEST_F(ScalePlans, NameAThirdOneThatLiesBetweenTwo) {
     EXPECT_EQ(before, best(65'536));
     found = std::max(found, static_cast<int>(all.crossovers.size()));
   }
-  EXPECT_GE(found, 2) << "on no link is there a third one";
+  EXPECT_GE(found, 2) << "no link has a third scheme in between";
 }
 
-TEST_F(ScalePlans, WithoutMemoryForAnySchemeSaySo) {
+TEST_F(ScalePlans, AreEmptyWithoutMemoryForAnyScheme) {
   const ScalePlan all = plan_over(outlook(), {20e-6, 10e9, {}}, {}, {4, 8}, 1.0);
   for (const WorkersPlan& each : all.plans) EXPECT_TRUE(each.predictions.empty());
   EXPECT_TRUE(all.crossovers.empty());
 }
 
-TEST_F(ScalePlans, NobodyIsFasterThanNobody) {
+TEST_F(ScalePlans, HaveNoCrossoverWithoutAScheme) {
   const Outlook trace = outlook();
   const double most = plan_over(trace, {20e-6, 10e9, {}}, {}, {1024})
                           .plans.front()
@@ -123,14 +123,14 @@ TEST_F(ScalePlans, NobodyIsFasterThanNobody) {
   }
 }
 
-TEST_F(ScalePlans, TheTheoremKnowsBytesAlone) {
+TEST_F(ScalePlans, TheTheoremConsidersOnlyBytes) {
   const Outlook trace = outlook();
   const TheoremSeconds slow = plan_over(trace, {0, 1e9, {}}, {}, {8}).plans.front().theorem;
   const TheoremSeconds fast = plan_over(trace, {1, 2e9, {}}, {}, {8}).plans.front().theorem;
   EXPECT_NEAR(slow.balanced, 2 * fast.balanced, 1e-12);
   EXPECT_NEAR(slow.hierarchy, 2 * fast.hierarchy, 1e-12);
   EXPECT_EQ(slow.optimum(), std::min(slow.balanced, slow.hierarchy));
-  const double bits = 400 * (32 * 4 + 4) * 8.0;  // of a worker's rows and their indices
+  const double bits = 400 * (32 * 4 + 4) * 8.0;  // a worker's rows and their indices
   const double expected = 7.0 / 8 * (1 + trace.densification(8)) * bits / 1e9;
   EXPECT_NEAR(slow.balanced, expected, 1e-12);
   EXPECT_EQ(trace.eighth_of_workers(), 1);

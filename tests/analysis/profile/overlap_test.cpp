@@ -1,4 +1,4 @@
-// Rows that workers share: against sets of the standard library, in one range or in many.
+// Rows that workers share, compared with sets of the standard library, in one range or in many.
 #include "analysis/profile/overlap.h"
 
 #include <gtest/gtest.h>
@@ -11,7 +11,7 @@
 namespace sparsesync::testing {
 namespace {
 
-/// Of all rows, in the plainest way.
+/// Counts shared rows of all ranges in the simplest possible way.
 SharedRows naive(const OwnedIndexSets& sets, const SharedRowsQuestion& question) {
   SharedRows found;
   std::map<Index, std::int64_t> counts;
@@ -55,7 +55,7 @@ void expect_same(const SharedRows& found, const SharedRows& expected) {
   EXPECT_EQ(found.common, expected.common);
 }
 
-TEST(SharedRows, are_those_of_plain_sets_in_any_number_of_ranges) {
+TEST(SharedRows, match_plain_sets_for_any_number_of_ranges) {
   Random random(seed());
   for (const int workers : {1, 2, 3, 5, 8, 13}) {
     const Index rows = 500;
@@ -90,7 +90,7 @@ TEST(SharedRows, of_empty_sets_are_none) {
   expect_same(shared_rows(views_of(sets), {0, 10}, question), naive(sets, question));
 }
 
-TEST(OverlapRatio, is_over_the_smaller_one_and_0_where_that_is_empty) {
+TEST(OverlapRatio, is_relative_to_the_smaller_set_and_0_if_that_is_empty) {
   EXPECT_EQ(overlap_ratio(3, 4, 6), 0.75);
   EXPECT_EQ(overlap_ratio(3, 6, 4), 0.75);
   EXPECT_EQ(overlap_ratio(0, 0, 5), 0);

@@ -1,5 +1,5 @@
-// The profile of a trace: the same numbers for any number of threads, pairs of many workers, and
-// progress. What the numbers are is held against NumPy by tests/cli/profile_test.py.
+// The profile of a trace: equal for any number of threads, pairs of many workers, and progress.
+// tests/cli/profile_test.py compares the numbers with NumPy.
 #include "analysis/profile/profile.h"
 
 #include <gtest/gtest.h>
@@ -57,7 +57,7 @@ TEST(Profile, IsTheSameForAnyNumberOfThreads) {
   }
 }
 
-TEST(Profile, OfManyWorkersPairsThoseThatLieEvenlyAmongThem) {
+TEST(Profile, OfManyWorkersPairsAnEvenSample) {
   const Scratch scratch;
   const auto pairs = [&](int workers) {
     return profile(drawn_trace(scratch, workers, 2, 0.01), {}).front().overlap.pairs;
@@ -68,17 +68,17 @@ TEST(Profile, OfManyWorkersPairsThoseThatLieEvenlyAmongThem) {
   EXPECT_EQ(pairs(kMaxPairedWorkers + 44), 2 * kMaxPairedWorkers * (kMaxPairedWorkers - 1) / 2);
 }
 
-TEST(Profile, TellsItsProgressStepByStep) {
+TEST(Profile, ReportsProgressStepByStep) {
   const Scratch scratch;
-  std::vector<std::pair<std::int64_t, std::int64_t>> told;
+  std::vector<std::pair<std::int64_t, std::int64_t>> seen;
   ProfileOptions options;
-  options.progress = [&](std::int64_t done, std::int64_t total) { told.emplace_back(done, total); };
+  options.progress = [&](std::int64_t done, std::int64_t total) { seen.emplace_back(done, total); };
   profile(drawn_trace(scratch, 2, 3, 0.01), options);
-  EXPECT_EQ(told,
+  EXPECT_EQ(seen,
             (std::vector<std::pair<std::int64_t, std::int64_t>>{{0, 3}, {1, 3}, {2, 3}, {3, 3}}));
 }
 
-TEST(Profile, NamesTheFileThatIsNotAsItShouldBe) {
+TEST(Profile, NamesAnInvalidFile) {
   const Scratch scratch;
   const Trace trace = drawn_trace(scratch, 3, 2, 0.01);
   write_all(scratch / "T/w0001.s0001.safetensors", "short");

@@ -1,4 +1,4 @@
-// Counts of touches: against a map, however the rows come.
+// Counts of touches, compared with a std::map, for any order of rows.
 #include "analysis/profile/touch_histogram.h"
 
 #include <gtest/gtest.h>
@@ -13,16 +13,16 @@ namespace {
 std::map<Index, std::int64_t> map_of(std::span<const CountedRow> rows) {
   std::map<Index, std::int64_t> counts;
   for (const CountedRow& each : rows) counts[each.row] += each.touches;
-  EXPECT_EQ(counts.size(), rows.size()) << "a row stands there twice";
+  EXPECT_EQ(counts.size(), rows.size()) << "a row is listed twice";
   return counts;
 }
 
-TEST(TouchCounts, are_the_sums_however_rows_come) {
+TEST(TouchCounts, are_the_sums_for_any_order_of_rows) {
   Random random(seed());
   TouchCounts counts;
   std::map<Index, std::int64_t> expected;
   std::int64_t touches = 0;
-  // Enough for several merges, looked at in between.
+  // Enough rows for several merges, with checks in between.
   for (int step = 0; step < 60; ++step) {
     std::vector<CountedRow> rows;
     for (Index i = 0; i < 1 + random.below(8000); ++i) {
@@ -41,7 +41,7 @@ TEST(TouchCounts, are_the_sums_however_rows_come) {
   EXPECT_EQ(counts.touches(), touches);
 }
 
-TEST(TouchCounts, of_nothing_are_nothing) {
+TEST(TouchCounts, of_no_rows_are_empty) {
   TouchCounts counts;
   counts.add({});
   EXPECT_TRUE(counts.rows().empty());
@@ -50,12 +50,12 @@ TEST(TouchCounts, of_nothing_are_nothing) {
   EXPECT_TRUE(hottest({}, 3).empty());
 }
 
-TEST(TouchCounts, are_counted_in_turn) {
+TEST(TouchCounts, have_counts_of_counts) {
   const std::vector<CountedRow> rows{{1, 3}, {2, 1}, {5, 3}, {9, 3}, {1'000'000'000'000, 1}};
   EXPECT_EQ(counts_of_counts(rows), (CountsOfCounts{{1, 2}, {3, 3}}));
 }
 
-TEST(TouchCounts, of_rows_that_are_equally_hot_the_lower_ones_stand_first) {
+TEST(TouchCounts, of_equally_hot_rows_list_lower_rows_first) {
   const std::vector<CountedRow> rows{{1, 3}, {2, 7}, {5, 3}, {9, 3}, {11, 9}};
   std::vector<Index> found;
   for (const CountedRow& each : hottest(rows, 4)) found.push_back(each.row);

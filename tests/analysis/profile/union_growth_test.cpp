@@ -1,5 +1,5 @@
-// The growth of the union: within a trace the mean over all choices of workers, counted one by one;
-// beyond it, held against what more workers really touch.
+// The growth of the union. Up to the size of the trace it is the mean over all choices of workers,
+// compared with enumeration. Beyond that it is compared with the rows of more workers.
 #include "analysis/profile/union_growth.h"
 
 #include <gtest/gtest.h>
@@ -39,7 +39,7 @@ UnionGrowth growth_of(Index rows, const std::vector<OwnedIndexSets>& steps) {
           {counts_of_counts(counted(steps)), workers * std::ssize(steps)}};
 }
 
-/// The mean union over all choices of `chosen` of the sets.
+/// Computes the mean union over all choices of `chosen` of the sets.
 double over_all_choices(const OwnedIndexSets& sets, int chosen) {
   double sum = 0;
   int choices = 0;
@@ -67,7 +67,7 @@ TEST(UnionGrowth, is_the_mean_over_all_choices_of_workers_in_a_step) {
   }
 }
 
-TEST(UnionGrowth, goes_on_as_the_union_over_steps_does) {
+TEST(UnionGrowth, continues_with_the_growth_of_the_union_over_steps) {
   Random random(seed());
   const std::vector<OwnedIndexSets> steps{random_sets(random, 100, 3, 20),
                                           random_sets(random, 100, 3, 20),
@@ -82,7 +82,7 @@ TEST(UnionGrowth, goes_on_as_the_union_over_steps_does) {
   }
 }
 
-/// What each of some workers touches: draws by Zipf's law.
+/// Draws the rows of each worker from Zipf's law.
 OwnedIndexSets zipf_sets(Random& random, Index rows, double s, int workers, int draws) {
   std::vector<double> sums{0};
   for (Index rank = 1; rank <= rows; ++rank) {
@@ -100,7 +100,7 @@ OwnedIndexSets zipf_sets(Random& random, Index rows, double s, int workers, int 
   return sets;
 }
 
-TEST(UnionGrowth, of_eight_times_as_many_workers_is_told_within_a_tenth) {
+TEST(UnionGrowth, predicts_eight_times_as_many_workers_within_10_percent) {
   Random random(seed());
   for (const double s : {0.0, 0.8, 1.1, 1.4}) {
     const OwnedIndexSets all = zipf_sets(random, 50'000, s, 64, 1000);
@@ -110,21 +110,21 @@ TEST(UnionGrowth, of_eight_times_as_many_workers_is_told_within_a_tenth) {
   }
 }
 
-TEST(UnionGrowth, rises_no_faster_than_workers_do_and_never_beyond_the_rows) {
+TEST(UnionGrowth, rises_no_faster_than_workers_and_never_beyond_the_rows) {
   Random random(seed());
   for (const int workers : {1, 2, 3, 4, 7, 16}) {
     const UnionGrowth growth = growth_of(300, {random_sets(random, 300, workers, 30)});
     double last = growth.united(1);
     for (double many = 2; many <= 65'536; many *= 2) {
       const double united = growth.united(many);
-      EXPECT_GE(united, last * (1 - 1e-12)) << workers << " workers, told of " << many;
+      EXPECT_GE(united, last * (1 - 1e-12)) << workers << " workers, extrapolated to " << many;
       EXPECT_LE(united, std::min(300.0, 2 * last) * (1 + 1e-12));
       last = united;
     }
   }
 }
 
-TEST(UnionGrowth, of_rows_that_all_share_stays_and_of_none_is_none) {
+TEST(UnionGrowth, of_shared_rows_is_constant_and_of_no_rows_is_0) {
   const OwnedIndexSets same(4, {3, 5, 8});
   EXPECT_NEAR(growth_of(100, {same}).united(1000), 3, 1e-9);
   const OwnedIndexSets none(4);
@@ -132,12 +132,12 @@ TEST(UnionGrowth, of_rows_that_all_share_stays_and_of_none_is_none) {
   EXPECT_EQ(growth_of(100, {none}).united(1000), 0);
 }
 
-TEST(UnionGrowth, of_one_worker_and_one_step_is_as_if_rows_were_alike) {
+TEST(UnionGrowth, of_one_worker_and_one_step_assumes_equally_likely_rows) {
   const OwnedIndexSets one{{3, 5, 8}};
   const UnionGrowth growth = growth_of(100, {one});
   EXPECT_NEAR(growth.united(1), 3, 1e-12);
   EXPECT_NEAR(growth.united(4), 100 * (1 - std::pow(0.97, 4)), 1e-9)
-      << "nothing is known of what workers share but chance";
+      << "one worker shows nothing about shared rows";
   EXPECT_NEAR(growth.united(1000), 100, 1e-9);
 }
 

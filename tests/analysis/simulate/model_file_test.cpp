@@ -1,5 +1,5 @@
-// MODEL.json: what is written is read, what makes no sense is refused, and what is expected of rows
-// between and beyond the numbers of workers that are known.
+// MODEL.json: valid files are read, and invalid ones are rejected. Also tests interpolation and
+// extrapolation of the union over numbers of workers.
 
 #include <gtest/gtest.h>
 
@@ -20,8 +20,8 @@ Model read_text(const std::string& text) {
   return read_model(scratch / "m.json");
 }
 
-/// What the error says of a model of one layer.
-std::string refusal_of(const std::string& layer) {
+/// Returns the error message for a model with one layer.
+std::string error_for(const std::string& layer) {
   try {
     read_text(R"({"name": "m", "layers": [)" + layer + "]}");
   } catch (const InputError& error) {
@@ -30,7 +30,7 @@ std::string refusal_of(const std::string& layer) {
   return "";
 }
 
-TEST(Model, IsReadAsItWasWritten) {
+TEST(Model, SurvivesARoundTrip) {
   Model model{"two \"layers\"", {}};
   model.layers.push_back({"a", 0.1, 1.0 / 3, 4096});
   model.layers.push_back({"b", 1e-9, 0, 0, SparseGradient{100, 8, 12.5, {{2, 1.5}, {4, 2.25}}}});
@@ -49,11 +49,11 @@ TEST(Model, IsReadAsItWasWritten) {
   EXPECT_EQ(read.layers[1].sparse->densification, model.layers[1].sparse->densification);
 }
 
-TEST(Model, WhatMakesNoSenseIsRefusedByItsName) {
+TEST(Model, ErrorsNameInvalidValues) {
   const std::string good = R"("name": "l", "forward_s": 1, "backward_s": 2)";
-  EXPECT_EQ(refusal_of("{" + good + R"(, "bytes": 4})"), "");
+  EXPECT_EQ(error_for("{" + good + R"(, "bytes": 4})"), "");
   const auto expect = [&](const std::string& layer, const std::string& part) {
-    const std::string text = refusal_of(layer);
+    const std::string text = error_for(layer);
     EXPECT_NE(text.find(part), std::string::npos) << layer << ": '" << text << "'";
     EXPECT_EQ(text.find('\n'), std::string::npos);
   };
@@ -70,7 +70,7 @@ TEST(Model, WhatMakesNoSenseIsRefusedByItsName) {
     return "{" + good + R"(, "sparse": {"rows": 99, "width": 1, "nnz": 10, "densification": )" +
            text + "}}";
   };
-  EXPECT_EQ(refusal_of(densification(R"({"2": 1.5, "8": 3})")), "");
+  EXPECT_EQ(error_for(densification(R"({"2": 1.5, "8": 3})")), "");
   expect(densification(R"({"2": 2.5})"), "from 1 to the number of workers");
   expect(densification(R"({"2": 1.9, "4": 1.5})"), "falls");
   expect(densification(R"({"two": 1.5})"), "number of workers");
@@ -81,7 +81,7 @@ TEST(Model, WhatMakesNoSenseIsRefusedByItsName) {
   EXPECT_THROW(read_model("/there/is/none.json"), InputError);
 }
 
-TEST(Model, FilesThatWereChangedAreReadOrRefused) {
+TEST(Model, ChangedFilesAreReadOrRejected) {
   Model model{"m", {}};
   model.layers.push_back({"a", 0.1, 0.2, 4096});
   model.layers.push_back({"b", 0.1, 0.2, 0, SparseGradient{100, 8, 12.5, {{2, 1.5}, {4, 2.25}}}});
@@ -92,12 +92,12 @@ TEST(Model, FilesThatWereChangedAreReadOrRefused) {
   });
 }
 
-TEST(Model, RowsOfAnyNumberOfWorkersGrowAsAPowerOfIt) {
+TEST(Model, TheUnionGrowsAsAPowerOfTheNumberOfWorkers) {
   const SparseGradient known{1'000'000, 8, 100, {{2, 1.5}, {8, 4.5}}};
   EXPECT_NEAR(known.united(1), 100, 1e-9);
   EXPECT_NEAR(known.united(2), 150, 1e-9);
   EXPECT_NEAR(known.united(8), 450, 1e-9);
-  // Half of the way from 2 to 8, and as far beyond 8 again as that is from 2.
+  // On a logarithmic scale, 4 is halfway from 2 to 8, and 32 is as far beyond 8 as 8 is from 2.
   EXPECT_NEAR(known.united(4), 150 * std::sqrt(3.0), 1e-9);
   EXPECT_NEAR(known.united(32), 450 * 3, 1e-9);
   double before = 0;
@@ -108,13 +108,13 @@ TEST(Model, RowsOfAnyNumberOfWorkersGrowAsAPowerOfIt) {
     before = united;
   }
   EXPECT_EQ(before, 1'000'000);
-  // Nothing is known: all touch others.
+  // Without known unions, all workers are assumed to touch different rows.
   const SparseGradient unknown{1000, 8, 100};
   EXPECT_NEAR(unknown.united(3), 300, 1e-9);
   EXPECT_NEAR(unknown.united(30), 1000, 1e-9);
 }
 
-TEST(Model, StatisticsAreThoseOfRowsThatAreToldOf) {
+TEST(Model, StatisticsAreThoseOfTheGivenRows) {
   const SparseGradient gradient{1000, 8, 100, {{2, 1.5}, {4, 2}}};
   const SpaceStatistics statistics = statistics_of(gradient, 4);
   EXPECT_EQ(statistics.touched_mean, 100);

@@ -1,4 +1,4 @@
-// The simulator: what it is told of costs, of workers that are not alike, and the timeline that it
+// The training simulator: its costs, workers with different speeds, and the timeline that it
 // writes.
 #include "analysis/simulate/training_simulator.h"
 
@@ -27,7 +27,7 @@ Model some_model(int layers) {
   return model;
 }
 
-/// The last two layers are tables.
+/// Returns a model whose last two layers are sparse tables.
 Model with_tables() {
   Model model = some_model(6);
   for (ModelLayer& layer : std::span(model.layers).last(2)) {
@@ -43,7 +43,7 @@ CrossingOptions over(double rate_bps, double latency_s) {
   return options;
 }
 
-TEST(Costs, OfAnAffineAllReduceAreHalfOfItEachPhase) {
+TEST(Costs, OfAnAffineAllReduceAreHalfOfItInEachPhase) {
   const Model model = some_model(4);
   CrossingOptions options;
   options.affine = {{9.754e-5, 3.057e-10}};
@@ -55,21 +55,21 @@ TEST(Costs, OfAnAffineAllReduceAreHalfOfItEachPhase) {
   EXPECT_EQ(costs.scheme({1, 3}), "all_reduce");
 }
 
-TEST(Costs, OfARingAreThoseOfThePapers) {
-  // (n - 1) messages of m/n bytes each phase.
+TEST(Costs, OfARingMatchThePapers) {
+  // Each phase sends (n - 1) messages of m/n bytes.
   const Model model = some_model(4);
   for (const int workers : {2, 8, 1024}) {
     const ModelCosts costs(model, workers, over(10e9, 20e-6));
     const double steps = workers - 1;
     const double expected = steps * 20e-6 + steps / workers * 4e6 * 8 / 10e9;
     const BucketSeconds seconds = costs.seconds({0, 3});
-    // Beside it headers, and what the processor adds up.
+    // The rest is headers and additions by the processor.
     EXPECT_NEAR(seconds.gather, expected, 0.1 * expected) << workers;
     EXPECT_GE(seconds.reduce, seconds.gather * 0.999) << workers;
   }
 }
 
-TEST(Costs, OfOneWorkerAreNone) {
+TEST(Costs, OfOneWorkerAreZero) {
   const Model model = with_tables();
   const ModelCosts costs(model, 1, over(1e9, 1e-5));
   for (const LayerRange range : {LayerRange{0, 3}, LayerRange{4, 5}}) {
@@ -84,7 +84,7 @@ TEST(Costs, OfOneWorkerAreNone) {
   }
 }
 
-TEST(Costs, MoreLayersCostMoreAndNoMoreThanThemselvesOneByOne) {
+TEST(Costs, MergedLayersCostMoreThanOneButLessThanTheirSum) {
   const Model model = with_tables();
   for (const bool announce : {false, true}) {
     CrossingOptions options = over(1e9, 50e-6);
@@ -104,8 +104,8 @@ TEST(Costs, MoreLayersCostMoreAndNoMoreThanThemselvesOneByOne) {
   }
 }
 
-/// Of a ring without latency seconds are as bytes.
-TEST(Costs, NarrowValuesAndChunksCrossInLess) {
+/// On a ring without latency, time is proportional to bytes.
+TEST(Costs, NarrowValuesAndChunksTakeLessTime) {
   const Model model = with_tables();
   const auto seconds = [&](DType wire, std::optional<CrossingChunks> chunks, LayerRange range) {
     CrossingOptions options = over(1e9, 0);
@@ -116,11 +116,11 @@ TEST(Costs, NarrowValuesAndChunksCrossInLess) {
   const double dense = seconds(DType::f32, {}, {0, 1});
   const double sparse = seconds(DType::f32, {}, {5, 5});
   for (const DType half : {DType::f16, DType::bf16}) {
-    EXPECT_NEAR(seconds(half, {}, {0, 1}), dense / 2, 1e-3 * dense);  // headers
+    EXPECT_NEAR(seconds(half, {}, {0, 1}), dense / 2, 1e-3 * dense);  // tolerance for headers
     EXPECT_LT(seconds(half, {}, {5, 5}), 0.6 * sparse);
   }
   const CrossingChunks tenth{0.1, 1000};
-  // A norm of 8 bytes for 1,000 elements of 4.
+  // A norm of 8 bytes per chunk of 1,000 elements of 4 bytes.
   EXPECT_NEAR(seconds(DType::f32, tenth, {0, 1}), 0.102 * dense, 1e-3 * dense);
   EXPECT_NEAR(seconds(DType::f16, tenth, {0, 1}), 0.052 * dense, 1e-3 * dense);
   EXPECT_EQ(seconds(DType::f32, tenth, {5, 5}), sparse);
@@ -129,7 +129,7 @@ TEST(Costs, NarrowValuesAndChunksCrossInLess) {
   EXPECT_THROW(ModelCosts(model, 8, options), InputError);
 }
 
-TEST(Costs, SchemesThatDependOnWhereRowsLieAreRefused) {
+TEST(Costs, SchemesThatDependOnPositionsOfRowsAreRejected) {
   const Model model = with_tables();
   for (const std::string scheme : {"sparse_ps", "block_ps", "dynamic_split"}) {
     CrossingOptions options = over(1e9, 1e-5);
@@ -145,7 +145,7 @@ TEST(Costs, SchemesThatDependOnWhereRowsLieAreRefused) {
   EXPECT_THROW(ModelCosts(model, 4, options), InputError);
 }
 
-TEST(Simulate, StepsOfWorkersThatAreAlikeAreOneAfterAnotherAlike) {
+TEST(Simulate, StepsOfEqualWorkersAreAllEqual) {
   const Model model = with_tables();
   const ModelCosts costs(model, 16, over(10e9, 20e-6));
   const BucketCosts of_buckets = costs.costs();
@@ -160,7 +160,7 @@ TEST(Simulate, StepsOfWorkersThatAreAlikeAreOneAfterAnotherAlike) {
   }
 }
 
-TEST(Simulate, StragglersAreTheSameOfTheSameSeedAndCostMore) {
+TEST(Simulate, StragglersDependOnTheSeedAndCostTime) {
   const Model model = some_model(8);
   const ModelCosts costs(model, 32, over(10e9, 20e-6));
   const SchedulePolicy& policy = schedule_policy_named("dear");
@@ -171,11 +171,11 @@ TEST(Simulate, StragglersAreTheSameOfTheSameSeedAndCostMore) {
   EXPECT_NE(run(0.2, 5).iteration_s, run(0.2, 6).iteration_s);
   EXPECT_GT(run(0.2, 5).iteration_s, 1.05 * run(0, 5).iteration_s);
   EXPECT_GT(run(0.5, 5).iteration_s, run(0.2, 5).iteration_s);
-  // Their paces have mean 1.
+  // The paces of the workers have mean 1.
   EXPECT_NEAR(run(0.2, 5).compute_s, run(0, 5).compute_s, 0.05 * run(0, 5).compute_s);
 }
 
-TEST(Timeline, PartsAreWhatCrossedAndExposedWhereNothingIsComputed) {
+TEST(Timeline, PartsAreExposedWhenNothingIsComputed) {
   Random random(seed());
   for (int round = 0; round < 40; ++round) {
     Model model = some_model(1 + static_cast<int>(random.below(9)));
@@ -183,7 +183,7 @@ TEST(Timeline, PartsAreWhatCrossedAndExposedWhereNothingIsComputed) {
     const ModelCosts costs(model, 4, over(1e9, 1e-4));
     for (const SchedulePolicy& policy : schedule_policies()) {
       const SimulatedStep step = simulate(costs, 4, policy);
-      // Of all that crosses in the middle of three steps nothing lies behind what is known.
+      // In the middle of three steps, the timeline covers all communication.
       double crossed = 0;
       double exposed = 0;
       for (const CrossedPart& part : crossed_parts(step.timeline)) {
@@ -198,7 +198,7 @@ TEST(Timeline, PartsAreWhatCrossedAndExposedWhereNothingIsComputed) {
   }
 }
 
-TEST(Timeline, IsAChromeTraceWithARowForEachKind) {
+TEST(Timeline, IsAChromeTraceWithOneRowPerKind) {
   const Model model = some_model(3);
   const ModelCosts costs(model, 4, over(1e9, 1e-4));
   const SimulatedStep step = simulate(costs, 4, schedule_policy_named("wfbp"));

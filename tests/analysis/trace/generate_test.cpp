@@ -1,4 +1,5 @@
-// Generators: exact rows of small inputs, the laws that draws follow, and the real data's figures.
+// Trace generators: exact rows of small inputs, distributions of draws, and figures of the real
+// data.
 #include "analysis/trace/generate.h"
 
 #include <gtest/gtest.h>
@@ -26,7 +27,7 @@ GenerateOptions options_of(int workers, int steps, Index width = 4) {
   return options;
 }
 
-TEST(FromTokens, TakesBatchesInOrderAndWraps) {
+TEST(FromTokens, ReadsBatchesInOrderAndWraps) {
   const std::vector<std::int64_t> tokens{5, 5, 1, 0, 7, 2, 2};
   const TraceSource source = trace_from_tokens(tokens, 10, 3, 0, options_of(2, 3), "here");
   EXPECT_EQ(source.header.tensors, (std::vector<TensorSpec>{{"embedding", 10, 4, DType::f32}}));
@@ -37,13 +38,13 @@ TEST(FromTokens, TakesBatchesInOrderAndWraps) {
   EXPECT_EQ(source.parts(Rank{0}, 2)[0].indices, (Rows{2, 5}));     // 2 2 | 5
 }
 
-TEST(FromTokens, ABatchLargerThanTheTextTakesAll) {
+TEST(FromTokens, ABatchLargerThanTheTextHasAllTokens) {
   const TraceSource source = trace_from_tokens({3, 1, 2}, 4, std::numeric_limits<Index>::max(), 0,
                                                options_of(2, 1), "here");
   EXPECT_EQ(source.parts(Rank{1}, 0)[0].indices, (Rows{1, 2, 3}));
 }
 
-TEST(FromTokens, RefusesWhatIsOutside) {
+TEST(FromTokens, RejectsInvalidInput) {
   const auto refuse = [](std::vector<std::int64_t> tokens, Index rows, Index batch, Index sampled,
                          const GenerateOptions& options, const std::vector<std::string>& parts) {
     expect_error<InputError>(
@@ -73,8 +74,8 @@ TEST(FromTokens, SampledRowsFollowTheLogUniformLaw) {
     const auto r = static_cast<double>(row);
     const double share = std::log((r + 2) / (r + 1)) / std::log(static_cast<double>(rows) + 1);
     const double expected = share * static_cast<double>(draws);
-    // Five standard deviations of a binomial number; the key is fixed, so it passes always or
-    // never.
+    // Five standard deviations of a binomial count. The key is fixed, so the test either always
+    // passes or never.
     EXPECT_NEAR(counts[static_cast<std::size_t>(row)], expected, 5 * std::sqrt(expected)) << row;
   }
   EXPECT_EQ(log_uniform_draw(random, 1), 0);
@@ -83,7 +84,7 @@ TEST(FromTokens, SampledRowsFollowTheLogUniformLaw) {
     const Index row = log_uniform_draw(random, largest);
     EXPECT_TRUE(row >= 0 && row < largest);
   }
-  // They are added to the tokens' rows, and differ from worker to worker.
+  // Sampled rows are added to the rows of the tokens, and differ between workers.
   const TraceSource source = trace_from_tokens({999}, rows, 1, 100, options_of(2, 1), "here");
   const Rows first = source.parts(Rank{0}, 0)[0].indices;
   EXPECT_GT(first.size(), 30U);
@@ -94,10 +95,10 @@ TEST(FromTokens, SampledRowsFollowTheLogUniformLaw) {
   EXPECT_EQ(first, source.parts(Rank{0}, 0)[0].indices);
 }
 
-TEST(FromFields, ColumnsAreVocabulariesOfTheirOwn) {
+TEST(FromFields, ColumnsHaveSeparateVocabularies) {
   const NpyArray fields{{0, 2, 1, 0, 4, 1, 3, 0, 0}, {3, 3}};
   const TraceSource merged = trace_from_fields(fields, 2, false, options_of(2, 1), "here");
-  // Column 0 holds 0, 0, 3; column 1 holds 2, 4, 0; column 2 holds 1, 1, 0.
+  // Column 0 contains 0, 0, 3; column 1 contains 2, 4, 0; column 2 contains 1, 1, 0.
   EXPECT_EQ(merged.header.tensors,
             (std::vector<TensorSpec>{{"embedding", 4 + 5 + 2, 4, DType::f32}}));
   EXPECT_EQ(merged.parts(Rank{0}, 0)[0].indices, (Rows{0, 4 + 2, 4 + 4, 9 + 1}));  // samples 0, 1
@@ -113,7 +114,7 @@ TEST(FromFields, ColumnsAreVocabulariesOfTheirOwn) {
   EXPECT_EQ(parts[2].indices, (Rows{0, 1}));
 }
 
-TEST(FromFields, RefusesWhatIsOutside) {
+TEST(FromFields, RejectsInvalidInput) {
   const auto refuse = [](const NpyArray& fields, const std::vector<std::string>& parts) {
     expect_error<InputError>(
         [&] { trace_from_fields(fields, 1, false, options_of(1, 1), "x.npy"); }, parts);
@@ -128,7 +129,7 @@ TEST(FromFields, RefusesWhatIsOutside) {
   refuse({{kMax - 1}, {1, 1}}, {"can be counted"});
 }
 
-TEST(FromText, TakesTheIdsOfTheText) {
+TEST(FromText, UsesTheIdsOfTheText) {
   const Scratch scratch;
   write_all(scratch / "t.txt", "b a a c a b");
   const std::vector<std::filesystem::path> paths{scratch.path()};
@@ -160,7 +161,7 @@ TEST(CounterRandom, IsTheSameEverywhere) {
   EXPECT_NEAR(sum / 100'000, 0.5, 0.005);
 }
 
-/// The probability that a row is among `count` successive draws without replacement, by
+/// Computes the probability that each row is among `count` successive draws without replacement, by
 /// enumeration.
 void enumerate(const std::vector<double>& weights, Index count, std::set<std::size_t>& taken,
                double share, std::vector<double>& inclusion) {
@@ -209,7 +210,8 @@ TEST(DrawDistinctZipf, TheTailFollowsTheSameLawAsTheHead) {
   constexpr Index kRows = 400;
   constexpr Index kCount = 60;
   constexpr int kTrials = 20'000;
-  // The same draws with a short head, so that most come from the tail, and with keys for all rows.
+  // The same draws in two variants: a short head, so that most draws come from the tail, and a head
+  // of all rows.
   for (const double s : {0.0, 0.7, 1.0, 1.5}) {
     std::array<std::vector<double>, 2> counts{std::vector<double>(8), std::vector<double>(8)};
     for (const std::size_t variant : {std::size_t{0}, std::size_t{1}}) {
@@ -247,7 +249,7 @@ TEST(DrawDistinctZipf, WorksAtTheEdges) {
   }
 }
 
-TEST(Synthetic, TouchesTheShareThatWasAskedFor) {
+TEST(Synthetic, TouchesTheRequestedShare) {
   for (const double density : {0.0, 0.001, 0.37, 1.0}) {
     const TraceSource source = synthetic_trace(10'000, density, 1.1, options_of(2, 2));
     const Rows rows = source.parts(Rank{1}, 1)[0].indices;
@@ -271,7 +273,7 @@ TEST(Synthetic, TouchesTheShareThatWasAskedFor) {
   refuse(Index{1} << 40U, 0.5, 1, "lower one");
 }
 
-TEST(WriteTrace, WritesWhatTheSourceSays) {
+TEST(WriteTrace, WritesTheRowsOfTheSource) {
   const Scratch scratch;
   const TraceSource source = synthetic_trace(1000, 0.1, 1, options_of(3, 2));
   std::vector<Index> seen;
@@ -285,7 +287,8 @@ TEST(WriteTrace, WritesWhatTheSourceSays) {
   EXPECT_EQ(trace.load(Rank{2}, 1)[0].indices, source.parts(Rank{2}, 1)[0].indices);
 }
 
-/// Mean row density and union of a source's first step.
+/// Returns the mean number of rows per worker and the size of the union in the first step of a
+/// source.
 std::pair<double, std::size_t> figures(const TraceSource& source) {
   std::set<Index> all;
   double touched = 0;
@@ -299,7 +302,7 @@ std::pair<double, std::size_t> figures(const TraceSource& source) {
 }
 
 TEST(RealData, Lm1b) {
-  if (real_data().empty()) GTEST_SKIP() << "the real index data is not here";
+  if (real_data().empty()) GTEST_SKIP() << "the real index data is not available";
   NpyArray tokens = read_npy(real_data() / "lm1b_tokens.npy");
   const auto [density, rows] = figures(
       trace_from_tokens(std::move(tokens.values), 793'471, 2560, 0, options_of(16, 1), "lm1b"));
@@ -308,14 +311,14 @@ TEST(RealData, Lm1b) {
 }
 
 TEST(RealData, Criteo) {
-  if (real_data().empty()) GTEST_SKIP() << "the real index data is not here";
+  if (real_data().empty()) GTEST_SKIP() << "the real index data is not available";
   const NpyArray fields = read_npy(real_data() / "criteo_fields.npy");
   const TraceSource source = trace_from_fields(fields, 1024, false, options_of(16, 1), "criteo");
   EXPECT_EQ(source.header.tensors[0].rows, 205'065);
   const auto [density, rows] = figures(source);
   EXPECT_NEAR(density, 0.0305, 0.00005);
   EXPECT_EQ(rows, 46'541U);
-  // Split, the same rows are touched, each in its field's tensor.
+  // After splitting, the same rows are touched, each in the tensor of its field.
   const TraceSource split = trace_from_fields(fields, 1024, true, options_of(16, 1), "criteo");
   ASSERT_EQ(split.header.tensors.size(), 26U);
   EXPECT_EQ(split.header.tensors.back().name, "field25");

@@ -1,4 +1,5 @@
-// .npy files: all integer types and both orders are read; everything else is refused in one line.
+// .npy files: all integer types and both orders are read, and everything else is rejected in one
+// line.
 #include "analysis/trace/inputs.h"
 
 #include <gtest/gtest.h>
@@ -67,7 +68,7 @@ TEST_F(Npy, ReadsAllIntegers) {
   expect_type("<u8", std::uint64_t{});
 }
 
-TEST_F(Npy, ReadsNegativeNumbersAsTheyAre) {
+TEST_F(Npy, ReadsNegativeNumbers) {
   EXPECT_EQ(read(npy(dictionary("'<i2'", "(2,)"), raw<std::int16_t>({-5, 3}))).values,
             (std::vector<std::int64_t>{-5, 3}));
 }
@@ -88,7 +89,7 @@ TEST_F(Npy, ReadsAllVersionsAndOrders) {
   EXPECT_EQ(read(npy(dictionary("'<i4'", "(0,)"), "")).values.size(), 0U);
 }
 
-TEST_F(Npy, RefusesWhatIsNotAnArrayOfIntegers) {
+TEST_F(Npy, RejectsFilesThatAreNotAnArrayOfIntegers) {
   const std::string four = raw<std::int32_t>({1});
   expect_refused("", {"not an .npy file", "numpy.save"});
   expect_refused("PK\x03\x04 a zip, as .npz files are", {"not an .npy file"});
@@ -120,7 +121,7 @@ TEST_F(Npy, RefusesWhatIsNotAnArrayOfIntegers) {
   expect_error<InputError>([&] { read_npy(scratch_.path()); }, {"not a regular file"});
 }
 
-TEST_F(Npy, ChangedFilesLoadOrAreRefused) {
+TEST_F(Npy, ChangedFilesAreReadOrRejected) {
   const std::string good =
       npy(dictionary("'<i4'", "(2, 3)"), raw<std::int32_t>({1, 2, 3, 4, 5, 6}));
   expect_changed_files_are_read_or_refused(good, [&](const std::string& bytes) {
@@ -132,7 +133,7 @@ TEST_F(Npy, ChangedFilesLoadOrAreRefused) {
 }
 
 TEST_F(Npy, ReadsRealData) {
-  if (real_data().empty()) GTEST_SKIP() << "the real index data is not here";
+  if (real_data().empty()) GTEST_SKIP() << "the real index data is not available";
   EXPECT_EQ(read_npy(real_data() / "lm1b_tokens.npy").shape, std::vector<Index>{159'658});
   EXPECT_EQ(read_npy(real_data() / "criteo_fields.npy").shape, (std::vector<Index>{16'384, 26}));
 }

@@ -1,4 +1,4 @@
-// The safetensors format: what is written is read back, and no file that lies is believed.
+// The safetensors format: files survive a round trip, and inconsistent files are rejected.
 #include "analysis/trace/safetensors.h"
 
 #include <fmt/format.h>
@@ -12,7 +12,8 @@
 namespace sparsesync {
 namespace {
 
-/// A file of that header and data; the length before the header is right unless it is given.
+/// Builds a file from a header and data. The length in front of the header is correct unless
+/// `length` is given.
 std::string file_of(const std::string& header, const std::string& data,
                     std::uint64_t length = ~std::uint64_t{0}) {
   if (length == ~std::uint64_t{0}) length = header.size();
@@ -59,7 +60,7 @@ TEST_F(Safetensors, HasANameForEveryDtype) {
   }
 }
 
-TEST_F(Safetensors, ReadsBackWhatItWrote) {
+TEST_F(Safetensors, SurvivesARoundTrip) {
   const SafetensorsFile file = open(sample(scratch_));
   ASSERT_EQ(file.tensors().size(), 4U);
   const SafetensorsEntry* indices = file.find("a.indices");
@@ -71,7 +72,7 @@ TEST_F(Safetensors, ReadsBackWhatItWrote) {
   EXPECT_EQ(std::to_integer<int>(file.find("wide")->bytes[5]), 1);
   EXPECT_EQ(file.find("empty")->elements(), 0);
   EXPECT_EQ(file.find("nothing"), nullptr);
-  // Aligned: the header's length and each tensor's place are multiples of the elements' sizes.
+  // Alignment: the header's length and each tensor's offset are multiples of the element size.
   const std::string bytes = read_all(scratch_ / "sample");
   EXPECT_EQ(static_cast<unsigned char>(bytes[0]) % 8, 0);
   EXPECT_EQ((indices->bytes.data() - file.find("wide")->bytes.data()) % 4, 0);
@@ -106,7 +107,7 @@ TEST_F(Safetensors, AcceptsMetadataUnknownDtypesAndNumbers) {
 }
 
 TEST_F(Safetensors, ReadsManyNames) {
-  // In quadratic time this would take the better part of an hour, and reach the timeout of ctest.
+  // In quadratic time, this would take nearly an hour and exceed the timeout of ctest.
   constexpr int kTensors = 200'000;
   std::string header = "{";
   for (int i = 0; i < kTensors; ++i) {
@@ -125,7 +126,7 @@ TEST_F(Safetensors, ReadsManyNames) {
   expect_refused(file_of(header, ""), {"has the name 't100000' twice in one object"});
 }
 
-TEST_F(Safetensors, RefusesDeepValuesWhereverTheyStand) {
+TEST_F(Safetensors, RejectsDeepValuesAnywhere) {
   const auto nested = [](std::size_t levels) {
     return std::string(levels, '[') + std::string(levels, ']');
   };
@@ -138,7 +139,7 @@ TEST_F(Safetensors, RefusesDeepValuesWhereverTheyStand) {
   expect_refused(with_dtype(R"({"b":1})"), {"'a'.dtype is an object, not a text"});
 }
 
-TEST_F(Safetensors, RefusesWhatOnlySomeReadersTakeForJson) {
+TEST_F(Safetensors, RejectsInvalidJsonThatSomeParsersAccept) {
   expect_refused(file_of(std::string("{}\0anything", 11), ""), {"not valid JSON (at byte 3)"});
   expect_refused(file_of(std::string("{}\0", 3), ""), {"not valid JSON (at byte 3)"});
   expect_refused(file_of("\xEF\xBB\xBF{}", ""), {"byte order mark"});
@@ -146,7 +147,7 @@ TEST_F(Safetensors, RefusesWhatOnlySomeReadersTakeForJson) {
   EXPECT_EQ(open(file_of("{}   ", "")).tensors().size(), 0U);
 }
 
-TEST_F(Safetensors, RefusesWhatLies) {
+TEST_F(Safetensors, RejectsInconsistentHeaders) {
   const auto entry = [](const std::string& dtype, const std::string& shape,
                         const std::string& offsets) {
     return R"({"a":{"dtype":)" + dtype + R"(,"shape":)" + shape + R"(,"data_offsets":)" + offsets +
@@ -199,7 +200,7 @@ TEST_F(Safetensors, RefusesWhatLies) {
       {"overlaps"});
 }
 
-TEST_F(Safetensors, RefusesWhatIsNotAFile) {
+TEST_F(Safetensors, RejectsPathsThatAreNotFiles) {
   expect_error<InputError>([&] { SafetensorsFile::open(scratch_ / "none"); },
                            {"none", "No such file"});
   expect_error<InputError>([&] { SafetensorsFile::open(scratch_.path()); }, {"not a regular file"});
@@ -215,7 +216,7 @@ TEST_F(Safetensors, HostileNamesStayOnOneShortLine) {
   EXPECT_EQ(text.find('\x1b'), std::string::npos);
 }
 
-TEST_F(Safetensors, ChangedFilesLoadOrAreRefused) {
+TEST_F(Safetensors, ChangedFilesAreReadOrRejected) {
   expect_changed_files_are_read_or_refused(sample(scratch_), [&](const std::string& bytes) {
     std::int64_t sum = 0;
     const SafetensorsFile file = open(bytes);

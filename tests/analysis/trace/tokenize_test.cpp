@@ -1,4 +1,4 @@
-// Text into ids: exact ids of small texts, the order of folders, and what cannot be read.
+// Conversion of text to ids: exact ids of small texts, the order of folders, and unreadable input.
 #include "analysis/trace/inputs.h"
 
 #include <gtest/gtest.h>
@@ -24,7 +24,8 @@ TextTokens tokens_of(const std::string& text, Index vocabulary = 0) {
 
 TEST(Text, SplitsWordsAndMarks) {
   const TextTokens tokens = tokens_of("a_1 = f(a_1)+\t\x01 caf\xc3\xa9==x\n");
-  // 3 "=", 2 "a_1", then once each in the order of their bytes: ( ) + caf\xc3\xa9 f x
+  // "=" occurs 3 times and "a_1" twice. The others occur once, in the order of their bytes: ( ) +
+  // caf\xc3\xa9 f x
   EXPECT_EQ(tokens.words, (Words{"=", "a_1", "(", ")", "+", "caf\xc3\xa9", "f", "x"}));
   EXPECT_EQ(tokens.ids, (Ids{1, 0, 6, 2, 1, 3, 4, 5, 0, 0, 7}));
   EXPECT_EQ(tokens.rows, 8);
@@ -32,7 +33,7 @@ TEST(Text, SplitsWordsAndMarks) {
   EXPECT_EQ(tokens.files, 1);
 }
 
-TEST(Text, VocabularyFoldsTheRare) {
+TEST(Text, VocabularyFoldsRareTokens) {
   const std::string text = "a a a b b c d";
   EXPECT_EQ(tokens_of(text, 4).ids, (Ids{0, 0, 0, 1, 1, 2, 3}));
   EXPECT_FALSE(tokens_of(text, 4).others);
@@ -45,7 +46,7 @@ TEST(Text, VocabularyFoldsTheRare) {
   EXPECT_EQ(tokens_of(text, 1000).rows, 4);
 }
 
-TEST(Text, TakesTheTextFilesOfAFolderInOrder) {
+TEST(Text, ReadsTheTextFilesOfAFolderInOrder) {
   const Scratch scratch;
   std::filesystem::create_directories(scratch / "sub/deep");
   write_all(scratch / "z.py", "z");
@@ -57,12 +58,12 @@ TEST(Text, TakesTheTextFilesOfAFolderInOrder) {
   EXPECT_EQ(tokens.words, (Words{"a", "m", "z"}));
   EXPECT_EQ(tokens.ids, (Ids{0, 1, 2}));
   EXPECT_EQ(tokens.files, 3);
-  // A file that is named is read whatever its name, and tokens do not join across files.
+  // A file given by name is read whatever its extension. Tokens do not continue across files.
   const std::vector<std::filesystem::path> two{scratch / "skipped.c", scratch / "a.md"};
   EXPECT_EQ(tokenize(two).words, (Words{"a", "c"}));
 }
 
-TEST(Text, RefusesWhatHasNoWords) {
+TEST(Text, RejectsInputWithoutWords) {
   const Scratch scratch;
   write_all(scratch / "blank", " \n\t");
   std::filesystem::create_directory(scratch / "empty");
@@ -77,7 +78,7 @@ TEST(Text, RefusesWhatHasNoWords) {
   expect_error<InputError>([&] { tokens_of("a", -1); }, {"-1"});
   mkfifo((scratch / "pipe").c_str(), 0600);
   refuse("pipe", {"not a regular file"});
-  if (geteuid() == 0) GTEST_SKIP() << "the superuser may read everything";
+  if (geteuid() == 0) GTEST_SKIP() << "the superuser can read every file";
   write_all(scratch / "secret", "a");
   std::filesystem::permissions(scratch / "secret", std::filesystem::perms::none);
   refuse("secret", {"Permission denied"});

@@ -1,4 +1,4 @@
-// Traces: what is written is read back; what is broken is refused, naming the place.
+// Traces: they survive a round trip, and errors in broken traces name the location.
 #include "analysis/trace/trace.h"
 
 #include <gtest/gtest.h>
@@ -34,7 +34,7 @@ std::vector<float> floats_of(const std::vector<std::byte>& bytes) {
   return values;
 }
 
-/// Rows {3w, 3w+1, 50+s} of worker w at step s, no values.
+/// Writes rows {3w, 3w+1, 50+s} for worker w at step s, without values.
 void write_small(const fs::path& path, bool force = false) {
   TraceWriter writer(path, small_header(), force);
   for (int step = 0; step < 2; ++step) {
@@ -52,7 +52,7 @@ void write_file(const fs::path& path, const std::vector<SafetensorsEntry>& entri
   file.commit();
 }
 
-/// Every file, one in memory at a time.
+/// Loads every file, one at a time.
 void load_all(const Trace& trace) {
   for (int step = 0; step < trace.header().steps; ++step) {
     for (const Rank worker : Ranks(trace.header().workers)) trace.load_indices(worker, step);
@@ -80,7 +80,7 @@ TEST(Trace, ReadsBackRowsWithoutValues) {
   EXPECT_EQ(scratch.names(), std::vector<std::string>{"T"});
 }
 
-TEST(Trace, MadeValuesDependOnEverythingAndAreSpread) {
+TEST(Trace, GeneratedValuesDependOnEveryParameterAndAreSpread) {
   TraceHeader header{{{"a", 1000, 100, DType::f32}, {"b", 1000, 100, DType::bf16}}, 2, 2, "", 7};
   const Rows rows{0, 5, 999};
   const auto values = made_values(header, Rank{0}, 0, 0, rows);
@@ -89,13 +89,12 @@ TEST(Trace, MadeValuesDependOnEverythingAndAreSpread) {
   for (std::size_t number = 1; number <= 4; ++number) EXPECT_GT(histogram[number], 40);
   EXPECT_NE(made_values(header, Rank{1}, 0, 0, rows), values);
   EXPECT_NE(made_values(header, Rank{0}, 1, 0, rows), values);
-  // A row's values do not depend on which others were touched.
+  // The values of a row do not depend on the other touched rows.
   const Rows one{5};
   const auto alone = made_values(header, Rank{0}, 0, 0, one);
   EXPECT_TRUE(std::equal(alone.begin(), alone.end(), values.begin() + 400));
   EXPECT_EQ(made_values(header, Rank{0}, 0, 1, rows).size(), 600U);
-  // The formula of the documentation, written out for one element: worker 0, step 0, row 5,
-  // column 70.
+  // The documented formula for one element: worker 0, step 0, row 5, column 70.
   const std::uint64_t key = mix64(mix64(mix64(mix64(7) + 0) + 0) + 0);
   const std::uint64_t hash = mix64(mix64(key + 5) + 70 / 32);
   EXPECT_EQ(floats_of(alone)[70], static_cast<float>(1 + ((hash >> (2U * (70 % 32))) & 3U)));
@@ -103,14 +102,15 @@ TEST(Trace, MadeValuesDependOnEverythingAndAreSpread) {
   EXPECT_NE(made_values(header, Rank{0}, 0, 0, rows), values);
 }
 
-TEST(Trace, RecordedValuesStayAsTheyStand) {
+TEST(Trace, RecordedValuesKeepTheirBits) {
   const Scratch scratch;
   const std::vector<float> first{
       1.5F, -0.0F, 3, 4, 5, 6, 7, 8, std::numeric_limits<float>::infinity()};
   const TracePart part{{9, 2, 9}, bytes_of(first)};
   {
     TraceWriter writer(scratch / "T", small_header(), false);
-    // Workers that touched nothing come before and after: they have values too, none of them.
+    // Workers without touched rows come before and after this one. They have an empty list of
+    // values.
     const std::vector<TracePart> nothing(1);
     writer.write(Rank{0}, 0, nothing);
     writer.write(Rank{1}, 0, std::span(&part, 1));
@@ -192,7 +192,7 @@ TEST(TraceWriter, ReplacesOnlyWithForceAndOnlyTraces) {
   EXPECT_EQ(read_all(scratch / "T/notes.txt"), "mine");
 }
 
-TEST(TraceWriter, HoldsItsCaller) {
+TEST(TraceWriter, ChecksItsArguments) {
   const Scratch scratch;
   {
     TraceWriter writer(scratch / "T", small_header(), false);
@@ -212,12 +212,12 @@ TEST(TraceWriter, HoldsItsCaller) {
     expect_error<InputError>([&] { writer.write(Rank{0}, 0, outside); },
                              {"index 100", "position 1", "100 rows"});
     const std::vector<TracePart> mended{{{1, 99}, {}}};
-    EXPECT_NO_THROW(writer.write(Rank{0}, 0, mended)) << "what failed was not written";
+    EXPECT_NO_THROW(writer.write(Rank{0}, 0, mended)) << "a failed write left a part";
   }
   EXPECT_TRUE(scratch.names().empty());
 }
 
-TEST(TraceWriter, RefusesHeadersThatCannotBe) {
+TEST(TraceWriter, RejectsInvalidHeaders) {
   const Scratch scratch;
   const auto refuse = [&](const std::function<void(TraceHeader&)>& change,
                           const std::string& part) {
@@ -244,7 +244,7 @@ TEST(TraceWriter, RefusesHeadersThatCannotBe) {
   EXPECT_TRUE(scratch.names().empty());
 }
 
-/// A trace that is good until a test breaks it.
+/// A valid trace that each test breaks.
 class BrokenTrace : public testing::Test {
  protected:
   BrokenTrace() { write_small(root()); }
@@ -260,7 +260,7 @@ class BrokenTrace : public testing::Test {
   void expect_open_refused(const std::vector<std::string>& parts) {
     expect_error<InputError>([&] { Trace::open(root()); }, parts);
   }
-  /// Opens, and is refused when the file is looked at.
+  /// Expects that opening succeeds and loading fails.
   void expect_load_refused(const std::vector<std::string>& parts) {
     const Trace trace = Trace::open(root());
     expect_error<InputError>([&] { load_all(trace); }, parts);
@@ -275,7 +275,7 @@ class BrokenTrace : public testing::Test {
   Scratch scratch_;
 };
 
-TEST_F(BrokenTrace, IsNoTrace) {
+TEST_F(BrokenTrace, IsNotATrace) {
   expect_error<InputError>([&] { Trace::open(scratch_ / "none"); }, {"none", "does not exist"});
   expect_error<InputError>([&] { Trace::open(root() / "trace.json"); }, {"not a folder"});
   fs::create_directory(scratch_ / "empty");
@@ -381,7 +381,7 @@ TEST_F(BrokenTrace, FirstFileTruncated) {
   write_all(file(0, 0), "");
   expect_open_refused({"w0000.s0000.safetensors"});
 }
-TEST_F(BrokenTrace, FileLiesAboutItsSize) {
+TEST_F(BrokenTrace, FileHasAWrongSize) {
   std::string bytes = read_all(file(1, 1));
   const std::size_t at = bytes.find("\"shape\":[3]");
   ASSERT_NE(at, std::string::npos);
