@@ -1,4 +1,4 @@
-// Index codes and messages, as they come from another worker.
+// Fuzz targets for index codes and messages from other workers.
 #include <array>
 #include <cstring>
 #include <stdexcept>
@@ -33,7 +33,7 @@ void append(Bytes& bytes, T value) {
   bytes.insert(bytes.end(), raw.begin(), raw.end());
 }
 
-/// Row spaces of a message, of any sizes that there can be.
+/// Returns row spaces of a message, with any valid sizes.
 std::vector<SectionSpec> specs_of(Input& input) {
   std::vector<SectionSpec> specs(1 + input.below(3));
   for (SectionSpec& spec : specs) {
@@ -111,7 +111,7 @@ void read_message(std::span<const std::byte> bytes) {
   Input input(bytes);
   const std::vector<SectionSpec> specs = specs_of(input);
   const std::span<const std::byte> rest = input.rest();
-  // A buffer of its own: AddressSanitizer finds reads behind its end.
+  // A separate buffer, so that AddressSanitizer finds reads past its end.
   const Bytes message(rest.begin(), rest.end());
   HostMemory memory;
   const Context context(memory);

@@ -1,4 +1,4 @@
-// Files that are not trusted, each in memory under a name of its own.
+// Fuzz targets for untrusted files. Each input becomes a file in memory with a separate name.
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -19,7 +19,7 @@
 namespace sparsesync::fuzz {
 namespace {
 
-/// A file of these bytes, as long as it lives.
+/// A file in memory with these bytes. It exists during the lifetime of the object.
 class FileInMemory {
  public:
   explicit FileInMemory(std::span<const std::byte> bytes)
@@ -53,7 +53,7 @@ Bytes bytes_of(const std::string& text) {
   return {begin, begin + text.size()};
 }
 
-/// Texts that are JSON and hard to read: deep ones, ones with many names, long strings.
+/// Returns JSON texts that are hard to parse: deep nesting, many names, and long strings.
 std::vector<Bytes> hard_json() {
   std::string names = "{";
   for (int i = 0; i < 2000; ++i) names += "\"name " + std::to_string(i) + "\":1,";
@@ -135,7 +135,7 @@ std::vector<Bytes> npy_files() {
 }
 
 void read_trace_header(std::span<const std::byte> input) {
-  // The folder has no other files: what is good in the header is refused for them.
+  // The folder has no other files, so even a valid header is rejected because files are missing.
   const std::filesystem::path folder = std::filesystem::temp_directory_path() /
                                        ("sparsesync-fuzz-" + std::to_string(::getpid()) + "-trace");
   std::filesystem::create_directories(folder);

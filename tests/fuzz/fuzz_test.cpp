@@ -1,6 +1,6 @@
 // ctest: LIBRARIES sparsesync_fuzz_targets LABELS engine
-// Everything that scripts/stress fuzz fuzzes, briefly, in every build: the seeds of each target,
-// and random changes of them. SPARSESYNC_FULL takes more.
+// Runs all targets of `scripts/stress fuzz` briefly in every build, with the seeds of each target
+// and random changes of them. SPARSESYNC_FULL runs 20 times as many inputs.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -77,13 +77,13 @@ TEST_P(Fuzz, reads_seeds_and_changes_of_them) {
   };
   for (const Bytes& each : seeds) run(each);
   run({});
-  // NOLINTNEXTLINE(concurrency-mt-unsafe): no thread is there yet
+  // NOLINTNEXTLINE(concurrency-mt-unsafe): no other thread exists yet
   const bool full = std::getenv("SPARSESYNC_FULL") != nullptr;
   const int inputs = (target.name == "sessions" ? 400 : 3000) * (full ? 20 : 1);
   Random random(seed());
   for (int i = 0; i < inputs && !HasFatalFailure(); ++i) {
     Bytes input = seeds[static_cast<std::size_t>(random.below(std::ssize(seeds)))];
-    constexpr std::size_t kSmall = 4096;  // large ones take their time, and were read once
+    constexpr std::size_t kSmall = 4096;  // larger inputs are slow and have been read once above
     if (input.size() > kSmall) input.resize(kSmall);
     change(random, input);
     run(input);
@@ -95,7 +95,7 @@ TEST(FuzzTargets, are_found_by_their_names) {
   EXPECT_THROW(target_named("spoons"), InputError);
 }
 
-TEST(FuzzTargets, lies_are_found_and_honest_workers_are_not_accused) {
+TEST(FuzzTargets, corrupted_messages_are_detected_and_valid_ones_are_accepted) {
   int found = 0;
   const std::vector<Bytes> seeds = lies();
   for (const Bytes& each : seeds) {

@@ -1,4 +1,4 @@
-// A fuzzed input as a supply of numbers.
+// A fuzzed input as a source of numbers.
 #pragma once
 
 #include <algorithm>
@@ -9,7 +9,7 @@
 
 namespace sparsesync::fuzz {
 
-/// Takes numbers from the front of an input; zeros once it is used up.
+/// Reads numbers from the front of an input; zeros after its end.
 class Input {
  public:
   explicit Input(std::span<const std::byte> bytes) : bytes_(bytes) {}
@@ -22,7 +22,7 @@ class Input {
     bytes_ = bytes_.subspan(size);
     return value;
   }
-  /// One of [0, count).
+  /// Returns a number in [0, count).
   std::size_t below(std::size_t count) { return take<std::uint16_t>() % count; }
   std::span<const std::byte> take_bytes(std::size_t most) {
     const std::span<const std::byte> taken = bytes_.first(std::min(most, bytes_.size()));

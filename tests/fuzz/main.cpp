@@ -1,5 +1,5 @@
-// The program of libFuzzer: one target, whose name is in SPARSESYNC_FUZZ_TARGET. Its seeds are
-// written into the folder SPARSESYNC_FUZZ_SEEDS first. scripts/stress fuzz runs it.
+// The libFuzzer program. It runs the target named by SPARSESYNC_FUZZ_TARGET, and first writes its
+// seeds into the folder SPARSESYNC_FUZZ_SEEDS. scripts/stress fuzz runs it.
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -15,7 +15,7 @@ namespace {
 const sparsesync::fuzz::Target* target = nullptr;
 
 std::string setting(const char* name) {
-  // NOLINTNEXTLINE(concurrency-mt-unsafe): no thread is there yet
+  // NOLINTNEXTLINE(concurrency-mt-unsafe): no other thread exists yet
   const char* const value = std::getenv(name);
   return value != nullptr ? value : "";
 }

@@ -1,4 +1,5 @@
-// Whole sessions in which one worker lies: its messages are changed on their way to the others.
+// The fuzz target for complete sessions in which the messages of one worker are corrupted in
+// transit.
 #include <chrono>
 #include <map>
 #include <memory>
@@ -21,13 +22,14 @@ namespace {
 using testing::ForwardingTransport;
 
 constexpr std::chrono::milliseconds kDeadline{2000};
-constexpr std::chrono::milliseconds kHonestDeadline{20000};  // even on a loaded machine
+constexpr std::chrono::milliseconds kHonestDeadline{20000};  // enough even on a loaded machine
 constexpr std::int64_t kBudget = std::int64_t{64} << 20U;
 constexpr Index kRows = 300;
 constexpr Index kWidth = 3;
 constexpr int kSteps = 2;
 
-/// Changes what a worker sends as the input says: one byte of it for each group.
+/// Corrupts messages that a worker sends, as directed by the input. It reads one byte of the input
+/// per group.
 class LyingTransport : public ForwardingTransport {
  public:
   LyingTransport(std::unique_ptr<Transport> inner, Input input)
@@ -76,7 +78,7 @@ class LyingTransport : public ForwardingTransport {
     }
     send.data = payload.data();
     send.bytes = PayloadBytes{std::ssize(payload)};
-    // Two groups: what it receives it reads as an honest worker does.
+    // Post two groups, so that the worker's own receives have the correct header.
     const GroupId sent = inner().post(context, header, changed, {}, provider);
     const GroupId received = inner().post(context, expected, {}, receives, provider);
     sent_with_[received.value] = sent;
@@ -94,10 +96,10 @@ class LyingTransport : public ForwardingTransport {
  private:
   Input input_;
   std::vector<Bytes> lies_;
-  std::map<std::uint64_t, GroupId> sent_with_;  // what was sent, by what is received
+  std::map<std::uint64_t, GroupId> sent_with_;  // the group of sends for each group of receives
 };
 
-/// Schemes that this network can have.
+/// Returns the schemes that this network supports.
 std::vector<SchemeEntry> schemes() {
   std::vector<SchemeEntry> some = all_schemes();
   std::erase_if(
@@ -115,7 +117,7 @@ void expect_rows(const TensorResult& result) {
   }
 }
 
-/// Choices that are made before the workers begin.
+/// Choices that are made before the workers start.
 struct Plan {
   BucketSpec bucket;
   std::vector<Index> rows;
@@ -139,7 +141,7 @@ void work(std::unique_ptr<Transport> transport, const Plan& plan) {
       if (plan.bucket.announce) session.announce(id, std::vector{Gradient::rows(rows)});
       session.synchronize(id, gradients);
       expect_rows(session.result(id, 0));
-    } catch (const RefusedError&) {  // the next one works
+    } catch (const RefusedError&) {  // the next step works
     } catch (const BudgetError&) {
     }
   }
@@ -163,7 +165,7 @@ bool ends_well_with_a_liar(std::span<const std::byte> bytes) {
   for (std::size_t i = input.below(64); i > 0; --i) {
     plan.rows.push_back(static_cast<Index>(input.below(kRows)));
   }
-  if (input.rest().empty()) plan.deadline = kHonestDeadline;  // nothing is left to lie with
+  if (input.rest().empty()) plan.deadline = kHonestDeadline;  // no message is corrupted
   LocalNetwork network(workers);
   std::vector<std::unique_ptr<Transport>> ends;
   for (const Rank rank : Ranks(workers)) ends.push_back(network.join(rank));
@@ -200,7 +202,8 @@ std::vector<Bytes> lies() {
       add(kind);
       add_two(20);
       for (unsigned row = 0; row < 20; ++row) add_two(13 * row);
-      // Honest while the bucket is registered; then one lie of each kind, in another place each.
+      // No corruption while the bucket is registered. Then corrupt one message in each way, each at
+      // another position.
       for (unsigned lie = 0; lie < 8; ++lie) {
         for (unsigned honest = 0; honest < 4 + scheme % 3; ++honest) add(0);
         add(0x80U + lie);

@@ -1,4 +1,4 @@
-// The targets of fuzzing: all readers of bytes from other processes and from files.
+// Fuzz targets: all parsers of bytes from other processes and from files.
 #pragma once
 
 #include <cstddef>
@@ -10,28 +10,29 @@ namespace sparsesync::fuzz {
 
 using Bytes = std::vector<std::byte>;
 
-/// A reader of bytes that are not trusted.
+/// A parser of untrusted bytes.
 struct Target {
   std::string_view name;
-  /// Reads the input. Errors that its interface names are caught; what else it throws is a finding.
+  /// Parses the input. It catches the errors that the interface documents; any other exception is a
+  /// finding.
   void (*run)(std::span<const std::byte> input);
-  /// Inputs to begin with: good ones, and large ones.
+  /// Returns initial inputs: valid ones and large ones.
   std::vector<Bytes> (*seeds)();
 };
 
-/// All of them.
+/// Returns all targets.
 std::span<const Target> targets();
 
-/// @throws InputError if there is none of that name; the text lists those that exist
+/// @throws InputError if no target has this name; the message lists all names
 const Target& target_named(std::string_view name);
 
-// ---- In decoders.cpp.
+// ---- Defined in decoders.cpp.
 void read_index_codes(std::span<const std::byte> bytes);
 std::vector<Bytes> index_codes();
 void read_message(std::span<const std::byte> bytes);
 std::vector<Bytes> messages();
 
-// ---- In files.cpp.
+// ---- Defined in files.cpp.
 void read_safetensors_file(std::span<const std::byte> input);
 std::vector<Bytes> safetensors_files();
 void read_npy_file(std::span<const std::byte> input);
@@ -43,9 +44,10 @@ std::vector<Bytes> network_files();
 void read_model_file(std::span<const std::byte> input);
 std::vector<Bytes> model_files();
 
-// ---- In sessions.cpp.
+// ---- Defined in sessions.cpp.
 void take_steps_with_a_liar(std::span<const std::byte> input);
-/// The same. @return whether no worker ended with an error
+/// Does the same as take_steps_with_a_liar().
+/// @return whether no worker ended with an error
 bool ends_well_with_a_liar(std::span<const std::byte> bytes);
 std::vector<Bytes> lies();
 
