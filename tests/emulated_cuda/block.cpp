@@ -1,4 +1,4 @@
-// A block of threads, each thread a fiber.
+// A block of threads, each of which is a fiber.
 #include "tests/emulated_cuda/block.h"
 
 #include <array>
@@ -17,8 +17,8 @@ namespace {
 
 constexpr unsigned kLanes = 32;
 
-/// The values that lanes give each other. There are two sets of places, taken in turn, so that a
-/// lane may come to the next exchange while another still reads the last one.
+/// Values that the lanes of a warp exchange. There are two sets of values, which alternate. A lane
+/// may thus start the next exchange while another lane still reads the previous values.
 struct Warp {
   std::array<std::array<std::uint64_t, kLanes>, 2> values{};
   std::array<unsigned, 2> came{};
@@ -26,7 +26,7 @@ struct Warp {
 };
 
 struct Thread {
-  Fiber* fiber = nullptr;  // once it had to give way
+  Fiber* fiber = nullptr;  // set once the thread has started
   bool ended = false;
   unsigned exchanges = 0;
   unsigned barriers = 0;
@@ -85,7 +85,7 @@ class Block {
     if ((mask & bit) == 0) fail("a lane that is not in the mask of its collective");
     Warp& warp = warps_[position_.thread.x / kLanes];
     const unsigned set = threads_[position_.thread.x].exchanges++ % 2;
-    while ((warp.came[set] & bit) != 0) give_way();  // the one before last is still being read
+    while ((warp.came[set] & bit) != 0) give_way();  // still read by the exchange before last
     warp.values[set][lane] = value;
     warp.came[set] |= bit;
     progress_ = true;
@@ -119,7 +119,7 @@ class Block {
     position_.thread.x = number;
   }
 
-  /// Lets a thread run until it gives way. Threads that never do share one fiber.
+  /// Runs a thread until it yields. Threads that never yield share one fiber.
   void step(unsigned number) {
     Thread& thread = threads_[number];
     if (thread.ended) return;
@@ -135,7 +135,7 @@ class Block {
     thread.ended = true;
     free_.push_back(thread.fiber);
     progress_ = true;
-    // As on a GPU, who has ended is not waited for.
+    // As on a GPU, barriers do not wait for threads that have ended.
     if (--running_ > 0 && waiting_ == running_) open();
   }
 
@@ -144,8 +144,8 @@ class Block {
   std::vector<Warp> warps_;
   unsigned running_ = 0;
   unsigned waiting_ = 0;
-  unsigned barriers_ = 0;  // that were opened
-  // In this round of all threads:
+  unsigned barriers_ = 0;  // number of opened barriers
+  // State of the current round over all threads:
   bool progress_ = false;
   bool awaits_block_ = false;
   const std::function<void()>* body_ = nullptr;

@@ -1,4 +1,4 @@
-// What a test sets of the emulated device.
+// Settings of the emulated device for tests.
 #pragma once
 
 #include <chrono>
@@ -10,53 +10,55 @@
 
 namespace sparsesync::emulated_cuda {
 
-/// Blocks that run at the same time, each in an OS thread.
+/// Number of blocks that run concurrently, each in an OS thread.
 inline constexpr unsigned kProcessors = 4;
 
 struct Limits {
   int devices = 1;
-  int driver_version = 13000;      // 0: there is none
-  bool reaches_all_memory = true;  // the host's that is neither pinned nor managed, too
-  bool reaches_peers = false;      // a GPU the memory of the others
+  int driver_version = 13000;      // 0: no driver
+  bool reaches_all_memory = true;  // includes host memory that is neither pinned nor managed
+  bool reaches_peers = false;      // whether GPUs can access each other's memory
   std::size_t memory = std::size_t{8} << 30;
-  /// So many more allocations of device memory go well, then one fails.
+  /// Number of device memory allocations that succeed before one fails; none: no failure.
   std::optional<std::int64_t> allocations_until_failure;
 };
 
-/// Of the whole process. Not while another thread uses the device.
+/// Returns the limits of the whole process. Do not change them while another thread uses the
+/// device.
 Limits& limits();
 
-/// GPUs that have a context in this process, since the last call.
+/// Returns the GPUs on which this process has created a context since the last call.
 std::set<int> take_contexts();
 
-/// A GPU's pool of memory and the other GPUs that were given access to it.
+/// The memory pool of a GPU and the other GPUs that have been given access to it.
 struct PoolAccess {
   int device = 0;
   std::set<int> peers;
 };
-/// Access to each pool that was made since the last call, in the order in which they were made.
+/// Returns the access to each pool created since the last call, in order of creation.
 std::vector<PoolAccess> take_pools();
 
-/// Kernels that are loaded on a GPU.
+/// Returns the number of kernels that are loaded on a GPU.
 std::size_t loaded_kernels(int device);
 
-/// Captures a stream into a CUDA graph, as cudaStreamBeginCapture() in global mode: a call in any
-/// thread that might wait, or allocate, invalidates it, unless the thread's mode is relaxed.
+/// Captures a stream into a CUDA graph, like cudaStreamBeginCapture() in global mode. A call in any
+/// thread that might wait or allocate invalidates the capture, unless the mode of the thread is
+/// relaxed.
 void begin_capture(void* stream);
 /// @return whether the capture is still valid
 bool end_capture();
 
-/// How the emulated NCCL treats the calling thread.
+/// Behavior of the emulated NCCL for the calling thread.
 struct NcclBehavior {
-  int version = 23007;  // as ncclGetVersion() returns it
-  /// A call of a non-blocking communicator is in progress for this many polls.
+  int version = 23007;  // in the format of ncclGetVersion()
+  /// Number of polls for which a call of a non-blocking communicator is in progress.
   int polls = 3;
-  /// ncclCommDestroy() and ncclCommAbort() take this long. A communicator keeps the value that it
-  /// was made with.
+  /// Duration of ncclCommDestroy() and ncclCommAbort(). A communicator keeps the value from its
+  /// creation.
   std::chrono::milliseconds ending{0};
   struct AsyncError {
-    int polls;   // that find none yet
-    int result;  // of the polls after them
+    int polls;   // polls before the error
+    int result;  // result of later polls
   };
   std::optional<AsyncError> async_error;
 };

@@ -10,8 +10,8 @@
 #include <sanitizer/common_interface_defs.h>
 #endif
 
-// switch_stack(from, to): keeps what the caller of a function may count on (System V ABI) on this
-// stack, leaves its pointer in *from, and goes on where `to` was left. No system call, unlike
+// switch_stack(from, to): saves the callee-saved registers (System V ABI) on the current stack,
+// stores the stack pointer in *from, and resumes `to`. It makes no system call, unlike
 // swapcontext(), which saves the signal mask.
 asm(R"(
 .text
@@ -40,9 +40,9 @@ extern "C" void sparsesync_switch_stack(void** from, void* to);
 namespace sparsesync::emulated_cuda {
 namespace {
 
-// ThreadSanitizer does not know the fibers: it counts all fibers of an OS thread as one thread. So
-// it finds races between blocks, and none inside a block. With its interface for fibers each fiber
-// has a clock, and the tests of unite() take more than 10 times as long.
+// ThreadSanitizer does not know the fibers and treats all fibers of an OS thread as one thread. It
+// therefore finds races between blocks, but not within a block. With its interface for fibers, each
+// fiber has a clock, and the tests of unite() take more than 10 times as long.
 thread_local Fiber* entering = nullptr;
 
 void leave_to([[maybe_unused]] void** fake_stack, [[maybe_unused]] const void* bottom,
@@ -62,8 +62,8 @@ void come_back([[maybe_unused]] void* fake_stack, [[maybe_unused]] const void** 
 }  // namespace
 
 Fiber::Fiber() : stack_(new std::byte[kStackBytes]) {
-  // As if it had been left at the begin of enter(): six registers, then where to return to. A
-  // function begins with its stack pointer 8 below a multiple of 16.
+  // The stack looks as if it had been left at the start of enter(): six registers, then the return
+  // address. A function starts with its stack pointer 8 below a multiple of 16.
   auto top = reinterpret_cast<std::uintptr_t>(stack_.get() + kStackBytes) & ~std::uintptr_t{15};
   auto* const words = reinterpret_cast<void**>(top) - 2;
   words[0] = reinterpret_cast<void*>(&Fiber::enter);
@@ -72,7 +72,7 @@ Fiber::Fiber() : stack_(new std::byte[kStackBytes]) {
 }
 
 Fiber::~Fiber() {
-  // It goes there a last time, so that AddressSanitizer forgets its stack.
+  // Resume the fiber a last time, so that AddressSanitizer forgets its stack.
   closing_ = true;
   if (entered_) resume();
 }
@@ -104,7 +104,7 @@ void Fiber::enter() {
     (*fiber->body_)();
     fiber->ended_ = true;
     fiber->give_way();
-    if (fiber->closing_) fiber->give_way();  // for ever
+    if (fiber->closing_) fiber->give_way();  // never returns
   }
 }
 

@@ -1,4 +1,4 @@
-// Stacks that one thread of the host goes to and fro between.
+// Stacks that one host thread switches between.
 #pragma once
 
 #include <cstddef>
@@ -7,7 +7,7 @@
 
 namespace sparsesync::emulated_cuda {
 
-/// A function that may be left in its midst and gone on with later.
+/// A function that can be suspended in the middle and resumed later.
 class Fiber {
  public:
   Fiber();
@@ -15,12 +15,12 @@ class Fiber {
   Fiber(const Fiber&) = delete;
   Fiber& operator=(const Fiber&) = delete;
 
-  /// Begins with `body`. The one before has ended.
+  /// Prepares `body` to run. The previous body must have ended.
   void begin(const std::function<void()>& body);
-  /// Goes on until the body gives way or ends.
+  /// Runs the body until it yields or ends.
   /// @return whether it has ended
   bool resume();
-  /// From the body: back to who resumed it.
+  /// Yields from the body to the caller of resume().
   void give_way();
 
  private:
@@ -32,9 +32,9 @@ class Fiber {
   bool ended_ = true;
   bool entered_ = false;
   bool closing_ = false;
-  void* own_ = nullptr;     // the stack pointer while it is left
-  void* caller_ = nullptr;  // that of who resumed it
-  // What AddressSanitizer wants to know of a stack that is left or entered.
+  void* own_ = nullptr;     // stack pointer while the fiber is suspended
+  void* caller_ = nullptr;  // stack pointer of the caller of resume()
+  // Data that AddressSanitizer needs when a stack is left or entered.
   void* own_fake_stack_ = nullptr;
   void* caller_fake_stack_ = nullptr;
   const void* caller_stack_ = nullptr;

@@ -1,4 +1,4 @@
-// Runs the blocks of a grid, several at a time: in the calling thread and in helper threads.
+// Runs the blocks of a grid, several at a time, in the calling thread and in helper threads.
 #include <unistd.h>
 
 #include <algorithm>
@@ -17,7 +17,7 @@
 namespace sparsesync::emulated_cuda {
 namespace {
 
-/// The blocks of one launch, which several OS threads take one after another.
+/// The blocks of one launch. Several OS threads claim them one after another.
 class Grid {
  public:
   Grid(dim3 size, dim3 block_size, const std::function<void()>& thread, bool backwards)
@@ -31,9 +31,9 @@ class Grid {
 
   /// Runs blocks in the calling OS thread until none is left.
   void run_blocks() {
-    const DefaultFloatEnvironment floats;  // the host's does not apply to a GPU
+    const DefaultFloatEnvironment floats;  // the host's environment does not apply to a GPU
     while (true) {
-      // Relaxed: ThreadSanitizer must not take blocks for ordered.
+      // Relaxed, so that ThreadSanitizer does not treat blocks as ordered.
       const unsigned begun = begun_.fetch_add(1, std::memory_order_relaxed);
       if (begun >= size_.x) return;
       const unsigned number = backwards_ ? size_.x - 1 - begun : begun;
@@ -51,10 +51,10 @@ class Grid {
   std::atomic<unsigned> unended_;
 };
 
-/// OS threads that run blocks beside the thread that launched them.
+/// OS threads that run blocks in addition to the launching thread.
 class Helpers {
  public:
-  /// Never destroyed: its threads wait for grids until the process ends.
+  /// Never destroyed, because its threads wait for grids until the process ends.
   static Helpers& the() {
     static auto* const helpers = new Helpers;
     return *helpers;

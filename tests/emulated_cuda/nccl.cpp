@@ -1,7 +1,8 @@
-// Sends and receives of a group happen when their stream comes to it, and then wait for each other,
-// as NCCL's do: a group that its peer never posts stands still until its communicator is aborted.
-// A call of a non-blocking communicator is in progress until a poll finds it done; until then its
-// work is not in the stream, and the communicator refuses all calls but ncclCommAbort().
+// The sends and receives of a group run when their stream reaches them, and then wait for each
+// other, as in NCCL. If the peer never posts its group, the group waits until its communicator is
+// aborted. A call of a non-blocking communicator is in progress until a poll finds it complete.
+// Until then its work is not in the stream, and the communicator rejects all calls but
+// ncclCommAbort().
 #include <algorithm>
 #include <array>
 #include <atomic>
@@ -43,32 +44,34 @@ namespace {
 
 constexpr Result kInvalid = 4;
 
-/// From this version on, ncclCommAbort() waits for a call in progress of another thread, too.
+/// From this version, ncclCommAbort() also waits for a call in progress in another thread.
 constexpr int kAbortsOtherThreads = 21900;
 
-/// A message on its way.
+/// A message in flight.
 struct Mail {
   const void* from = nullptr;
   std::size_t bytes = 0;
   std::shared_ptr<bool> taken;
-  std::shared_ptr<std::atomic<bool>> aborted;  // the sender was: it never comes
+  // Set if the sender was aborted, so that the message never arrives.
+  std::shared_ptr<std::atomic<bool>> aborted;
 };
 
-/// A collective: what its ranks gave so far.
+/// A collective, with the data that its ranks have contributed so far.
 struct Collective {
   std::vector<std::vector<std::byte>> given;
   std::size_t came = 0;
   std::size_t left = 0;
 };
 
-/// What the ranks of a communicator share; guarded by the device's lock but for joining.
+/// State shared by the ranks of a communicator. The device's lock guards it, except while ranks
+/// join.
 struct World {
   int size = 0;
   std::map<std::pair<int, int>, std::deque<Mail>> mail;  // [from, to]
   std::map<std::uint64_t, Collective> collectives;
 };
 
-std::mutex mutex;  // of the table below
+std::mutex mutex;  // guards the table below
 std::map<std::array<char, 128>, std::weak_ptr<World>>& worlds() {
   static std::map<std::array<char, 128>, std::weak_ptr<World>> all;
   return all;
@@ -76,7 +79,7 @@ std::map<std::array<char, 128>, std::weak_ptr<World>>& worlds() {
 
 }  // namespace
 
-/// One rank's communicator.
+/// The communicator of one rank.
 struct OpaqueComm {
   OpaqueComm() { ++emulated_cuda::communicators; }
   ~OpaqueComm() { --emulated_cuda::communicators; }
@@ -94,13 +97,13 @@ struct OpaqueComm {
 
   // The call in progress.
   std::optional<int> polls_left;
-  std::function<void()> rest;             // what the call has yet to do
-  std::optional<std::thread::id> caller;  // until ensure_ready()
+  std::function<void()> rest;             // work that the call still has to do
+  std::optional<std::thread::id> caller;  // set until ensure_ready()
 };
 
 namespace {
 
-/// The calls of a group, on one rank.
+/// The calls of a group on one rank.
 struct Calls {
   struct Call {
     void* memory;
@@ -116,9 +119,9 @@ thread_local bool in_group = false;
 thread_local Result group_error = kSuccess;
 thread_local Calls calls;
 
-/// Refuses a call while another one is in progress. It also ends the call before, which must be of
-/// the same thread: the state of a group lies in its caller's thread before NCCL 2.27, and until
-/// 2.25 no poll ends it, only the next call.
+/// Rejects a call while another one is in progress. It also completes the previous call, which must
+/// come from the same thread. Before NCCL 2.27 the state of a group is stored in its caller's
+/// thread. Before 2.25 a poll does not complete a group; only the next call does.
 Result ensure_ready(OpaqueComm& comm) {
   if (comm.polls_left) return kInvalid;
   if (*comm.error != kSuccess) return *comm.error;
@@ -127,7 +130,8 @@ Result ensure_ready(OpaqueComm& comm) {
   return kSuccess;
 }
 
-/// Does the work now if the communicator is blocking, else with the poll that finds it done.
+/// Runs the work now if the communicator is blocking, otherwise with the poll that finds it
+/// complete.
 Result start_call(OpaqueComm& comm, std::function<void()> work) {
   if (comm.blocking) {
     work();
@@ -218,8 +222,7 @@ Result comm_finalize(Comm comm) {
   if (std::exchange(comm->finalized, true)) return kInvalid;
   return start_call(*comm, [] {});
 }
-/// As NCCL does, makes a CUDA call that a capture forbids, and returns when the communicator is
-/// freed.
+/// Makes a CUDA call that a capture forbids, like NCCL, and returns when the communicator is freed.
 void end_communicator(Comm comm) {
   cudaEvent_t event = nullptr;
   cudaEventCreateWithFlags(&event, cudaEventDisableTiming);
@@ -236,7 +239,7 @@ Result comm_destroy(Comm comm) {
 Result comm_abort(Comm comm) {
   if (comm->polls_left && *comm->caller != std::this_thread::get_id() &&
       comm->behavior.version < kAbortsOtherThreads) {
-    return kInvalid;  // NCCL would free what the call in progress uses
+    return kInvalid;  // NCCL would free memory that the call in progress uses
   }
   *comm->aborted = true;
   end_communicator(comm);
@@ -320,7 +323,7 @@ Result all_reduce(const void* from, void* to, std::size_t count, DataType type, 
       all.given.resize(static_cast<std::size_t>(world->size));
       std::vector<std::byte>& own = all.given[rank];
       if (own.empty()) {
-        // One byte more, so that it tells that this rank came, even with nothing.
+        // One additional byte shows that this rank has arrived, even without data.
         own.resize(count * element + 1);
         if (count > 0) std::memcpy(own.data(), from, count * element);
         ++all.came;

@@ -1,4 +1,4 @@
-// What tests in Python ask of the emulated GPU: `sparsesync._native.emulated`.
+// Controls of the emulated GPU for Python tests: `sparsesync._native.emulated`.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 
@@ -15,7 +15,7 @@ namespace nb = nanobind;
 namespace sparsesync::python {
 
 void bind_emulated(
-    nb::module_& module);  // as python/bindings/bindings.h has it, which is of Python's alone
+    nb::module_& module);  // declared in python/bindings/bindings.h, for the bindings only
 
 namespace {
 
@@ -47,7 +47,8 @@ void bind_emulated(nb::module_& module) {
       [](const Bytes& to, const ConstBytes& from, std::uintptr_t stream) {
         if (to.nbytes() != from.nbytes()) throw nb::value_error("another size");
         const auto* const data = static_cast<const char*>(from.data());
-        // No reference to the array: it might be dropped where the GIL must not be waited for.
+        // Copy the data. The stream might release a reference to the array while it must not wait
+        // for the GIL.
         emulated_cuda::enqueue(
             stream_of(stream),
             [to = to.data(), held = std::vector<char>(data, data + from.nbytes())] {
@@ -67,7 +68,7 @@ void bind_emulated(nb::module_& module) {
   emulated.def(
       "array_on",
       [](int device_type, int device) {
-        static float nothing[2]{};  // nobody looks
+        static float nothing[2]{};  // its contents are never read
         const std::size_t shape[]{1, 2};
         return nb::cast(nb::ndarray<nb::array_api>(nothing, 2, shape, nb::handle(), nullptr,
                                                    nb::dtype<float>(), device_type, device),

@@ -26,7 +26,8 @@ bool shares_heap() {
 
 namespace {
 
-/// What an address is of: "stack", "stack-fake", "global", "heap", or something else.
+/// Returns the kind of memory at an address: "stack", "stack-fake", "global", "heap", or another
+/// kind.
 std::string_view kind_of(void* address) {
   char name[1];
   void* begin = nullptr;

@@ -1,25 +1,26 @@
-// Who reaches what, as on a machine with a GPU: kernels no stacks, no variables of the program and,
-// unless a test's `new` is to give memory for both (SPARSESYNC_TEST_DEVICE=cuda), none of the
-// host's; the host no memory of the device, which only work in streams does. Found where
-// AddressSanitizer knows of each address; elsewhere nothing is.
+// Checks of memory access, as on a machine with a GPU. Kernels cannot access stacks or variables of
+// the program. They cannot access the host's heap either, unless `new` returns memory for both in a
+// test (SPARSESYNC_TEST_DEVICE=cuda). The host cannot access device memory; only work in streams
+// does. The checks need AddressSanitizer, which knows every address.
 #pragma once
 
 #include <cstddef>
 
 namespace sparsesync::emulated_cuda {
 
-/// Whether all that `new` gives is memory of the device, too.
+/// Returns whether all memory from `new` is also memory of the device.
 bool shares_heap();
 
-/// Ends the program if a kernel is given the address of what it cannot reach: on this machine it
-/// would work.
-/// @param parameters  of the kernel, as they lie in memory
-/// @param members  as many bytes: all ones where a member is, not what lies between them
-/// @param is_of_cuda  whether the runtime gave the memory that an address is of
+/// Aborts the program if a kernel is given an address that it cannot access. On this machine, the
+/// kernel would work.
+/// @param parameters  parameters of the kernel, as stored in memory
+/// @param members     the same number of bytes: all ones where a parameter has a member, and not
+///         padding
+/// @param is_of_cuda  whether the runtime allocated the memory at an address
 void check_reach(const void* parameters, const unsigned char* members, std::size_t bytes,
                  bool (*is_of_cuda)(const void*));
 
-/// From here on the host does not reach this memory, or does.
+/// Denies the host access to this memory, or permits it again.
 void close_memory(const void* memory, std::size_t bytes);
 void open_memory(const void* memory, std::size_t bytes);
 

@@ -1,4 +1,5 @@
-// Streams, events and memory. All of the "device" is under one lock: one piece of work at a time.
+// Streams, events and memory. One lock guards the whole device, so it runs one piece of work at a
+// time.
 #include <algorithm>
 #include <chrono>
 #include <cstdlib>
@@ -24,13 +25,13 @@ namespace {
 class Machine;
 }  // namespace
 
-/// An event of a stream. A query runs the stream up to it.
+/// An event of a stream. A query runs the stream up to the event.
 class Event {
  public:
   int device = 0;
   cudaStream_t stream = nullptr;
-  std::uint64_t place = 0;  // pieces of work that the stream had been given
-  // When these were done; null where nobody wants to know.
+  std::uint64_t place = 0;  // pieces of work submitted before the event
+  // Time at which they were done; null if it is not recorded.
   std::shared_ptr<std::chrono::steady_clock::time_point> at;
 };
 
@@ -50,7 +51,7 @@ class Pool {
 
 namespace {
 
-// Of the calling thread.
+// State of the calling thread.
 thread_local int chosen_device = 0;
 thread_local std::vector<int> pushed_contexts;
 thread_local cudaError_t last_error = cudaSuccess;
@@ -60,7 +61,7 @@ int current_device() {
   return pushed_contexts.empty() ? chosen_device : pushed_contexts.back();
 }
 
-/// Keeps a failure for cudaGetLastError(), as every call of the runtime does.
+/// Keeps an error for cudaGetLastError(), as every call of the runtime does.
 cudaError_t remember(cudaError_t result) {
   if (result != cudaSuccess && result != cudaErrorNotReady) last_error = result;
   return result;
@@ -75,11 +76,11 @@ class Machine {
 
   std::recursive_mutex mutex;
   Limits limits;
-  std::set<int> contexts;                          // GPUs that have one
-  std::vector<std::shared_ptr<PoolAccess>> pools;  // that take_pools() has not returned yet
-  std::set<const void*> kernels;                   // of the program's module
-  std::map<int, std::set<const void*>> loaded;     // [GPU]: kernels
-  const Stream* captured = nullptr;                // into a graph
+  std::set<int> contexts;                          // GPUs that have a context
+  std::vector<std::shared_ptr<PoolAccess>> pools;  // not yet returned by take_pools()
+  std::set<const void*> kernels;                   // kernels of the program's module
+  std::map<int, std::set<const void*>> loaded;     // loaded kernels by GPU
+  const Stream* captured = nullptr;                // stream that is captured into a graph
   bool is_capture_valid = true;
 
   void make_context(int device) {
@@ -87,8 +88,8 @@ class Machine {
     contexts.insert(device);
   }
 
-  /// A call that might wait, or allocate: while a stream is captured it is an error that ends the
-  /// capture, except in threads whose mode is relaxed.
+  /// Checks a call that might wait or allocate. While a stream is being captured, it is an error
+  /// that invalidates the capture, except in threads whose mode is relaxed.
   cudaError_t unsafe_call() {
     const std::lock_guard lock(mutex);
     contexts.insert(current_device());
@@ -97,7 +98,7 @@ class Machine {
     return remember(cudaErrorStreamCaptureUnsupported);
   }
   std::set<Stream*> streams;
-  std::vector<std::unique_ptr<Stream>> gone;  // their events may still be queried
+  std::vector<std::unique_ptr<Stream>> gone;  // destroyed streams whose events may still be queried
   std::size_t in_use = 0;
   struct Block {
     std::size_t bytes;
@@ -105,7 +106,7 @@ class Machine {
     int device;
   };
   std::map<const void*, Block> blocks;
-  /// Memory that goes once streams have come to places.
+  /// Memory that is released once streams have reached these points.
   struct Freed {
     void* pointer;
     std::vector<std::pair<const Stream*, std::uint64_t>> until;
@@ -123,7 +124,7 @@ class Machine {
       if (in_use + bytes > limits.memory) return cudaErrorMemoryAllocation;
       in_use += bytes;
     }
-    // At a multiple of 256, as on a GPU; what lies behind it is AddressSanitizer's to watch.
+    // Aligned to 256 bytes, as on a GPU. AddressSanitizer checks the bytes past the end.
     if (posix_memalign(pointer, 256, bytes == 0 ? 1 : bytes) != 0) return cudaErrorMemoryAllocation;
     std::memset(*pointer, 0xA5, bytes);
     blocks[*pointer] = {bytes, type, device};
@@ -145,7 +146,7 @@ class Machine {
     return cudaSuccess;
   }
 
-  /// Work of a stream begins, or ends: it alone reaches memory of the device.
+  /// Start and end of a piece of work. Only work in streams can access device memory.
   void begin_work() {
     if (++working == 1) for_device_memory(open_memory);
   }
@@ -153,7 +154,7 @@ class Machine {
     if (--working == 0) for_device_memory(close_memory);
   }
 
-  /// What a pointer points into.
+  /// Returns the block that contains a pointer, or null.
   const Block* block_of(const void* pointer) {
     const auto after = blocks.upper_bound(pointer);
     if (after == blocks.begin()) return nullptr;
@@ -171,10 +172,10 @@ class Machine {
     }
   }
 
-  int working = 0;  // pieces of work: one may run others
+  int working = 0;  // nested pieces of work, because one may run others
 };
 
-/// A stream; null is the one that every program has, on each device.
+/// Returns a stream. Null is the default stream of the current device.
 Stream& stream_of(cudaStream_t stream) {
   static std::deque<Stream> of_program;
   if (stream != nullptr) return *stream;
@@ -185,12 +186,12 @@ Stream& stream_of(cudaStream_t stream) {
   return of_program[static_cast<std::size_t>(current_device())];
 }
 
-/// With the lock held: does what the stream was given up to a place.
-/// @return whether it came there: what waits for another stream, or another worker, may have to
-///         wait
+/// Runs the work of a stream up to a number of pieces. The lock is held.
+/// @return whether it got there. Work that waits for another stream or another worker may have to
+///         wait.
 bool run_up_to(Stream& stream, std::uint64_t place) {
   while (stream.done < place) {
-    if (stream.busy) return true;  // it waits for an event of its own, which is behind it
+    if (stream.busy) return true;  // it waits for one of its own later events
     stream.busy = true;
     Machine::the().begin_work();
     const bool done = stream.waiting.front()();
@@ -203,7 +204,7 @@ bool run_up_to(Stream& stream, std::uint64_t place) {
   return true;
 }
 
-/// With the lock held.
+/// Releases freed memory that streams no longer use. The lock is held.
 void release_freed() {
   std::vector<Machine::Freed>& freed = Machine::the().freed;
   for (Machine::Freed& each : freed) {
@@ -213,8 +214,8 @@ void release_freed() {
   std::erase_if(freed, [](const Machine::Freed& each) { return each.until.empty(); });
 }
 
-/// CUDA's waits for the device, which may wait for a worker that is a thread of this program: here
-/// memory goes once the device has done what it was given so far.
+/// Frees memory once the device has completed all work submitted so far. CUDA's function waits for
+/// the device, which may wait for a worker that is a thread of this program.
 cudaError_t free_when_done(void* pointer) {
   const std::lock_guard lock(Machine::the().mutex);
   if (pointer == nullptr) return cudaSuccess;
@@ -228,7 +229,7 @@ cudaError_t free_when_done(void* pointer) {
   return cudaSuccess;
 }
 
-/// Does what all streams were given, as far as nothing waits.
+/// Runs the work of all streams until it is done or has to wait.
 void run_all() {
   const std::lock_guard lock(Machine::the().mutex);
   Stream& of_program = stream_of(nullptr);
@@ -236,7 +237,7 @@ void run_all() {
   for (Stream* const stream : Machine::the().streams) run_up_to(*stream, stream->given);
 }
 
-/// The same for one, until it is there.
+/// Waits until a stream has run up to a number of pieces.
 void wait_until(Stream& stream, std::uint64_t place) {
   while (true) {
     {
@@ -268,7 +269,7 @@ std::vector<PoolAccess> take_pools() {
 cudaFunction_t function_of(const void* kernel) {
   const std::lock_guard lock(Machine::the().mutex);
   Machine::the().kernels.insert(kernel);
-  // NOLINTNEXTLINE(cppcoreguidelines-pro-type-const-cast): a handle, which nobody writes to
+  // NOLINTNEXTLINE(cppcoreguidelines-pro-type-const-cast): a handle that is never written to
   return static_cast<cudaFunction_t>(const_cast<void*>(kernel));
 }
 
@@ -394,7 +395,7 @@ cudaError_t cudaPeekAtLastError() {
   return last_error;
 }
 
-// ---- Of the driver's interface.
+// ---- The driver API.
 
 namespace {
 
@@ -406,7 +407,7 @@ CUresult emulated_get_device(CUdevice* device, int ordinal) {
   *device = ordinal;
   return CUDA_SUCCESS;
 }
-/// A context's address is its GPU's number, counted from 1.
+/// Creates a context, whose address is its GPU's number plus 1.
 CUresult emulated_retain(CUcontext* context, CUdevice device) {
   Machine::the().make_context(device);
   // NOLINTNEXTLINE(performance-no-int-to-ptr)
@@ -475,7 +476,7 @@ cudaError_t cudaGetDriverEntryPointByVersion(const char* name, void** function, 
   return cudaSuccess;
 }
 
-// ---- Of the runtime's again.
+// ---- The runtime, continued.
 
 cudaError_t cudaGetFuncBySymbol(cudaFunction_t* function, const void* symbol) {
   *function = function_of(symbol);
@@ -551,7 +552,7 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
   Machine::the().make_context(current_device());
   const std::lock_guard lock(Machine::the().mutex);
   if (event->stream == nullptr) return cudaSuccess;  // never recorded
-  // What the event stands for now, whatever is recorded later.
+  // Use the current state of the event. Later records do not change this wait.
   enqueue_waiting(stream,
                   [of = event->stream, place = event->place] { return run_up_to(*of, place); });
   return cudaSuccess;
@@ -595,7 +596,7 @@ cudaError_t cudaEventQuery(cudaEvent_t event) {
   if (const cudaError_t result = Machine::the().unsafe_call(); result != cudaSuccess) return result;
   const std::lock_guard lock(Machine::the().mutex);
   if (event->stream == nullptr) return cudaSuccess;
-  // Work goes on while somebody asks.
+  // A query also makes progress.
   return run_up_to(*event->stream, event->place) ? cudaSuccess : cudaErrorNotReady;
 }
 

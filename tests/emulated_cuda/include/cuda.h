@@ -1,5 +1,5 @@
-// The part of CUDA's driver interface that the library uses. Functions are found by name, by
-// cudaGetDriverEntryPointByVersion().
+// The part of CUDA's driver API that the library uses. cudaGetDriverEntryPointByVersion() finds the
+// functions by name.
 #pragma once
 
 enum CUresult {

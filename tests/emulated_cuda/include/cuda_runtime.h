@@ -1,11 +1,12 @@
-// The part of CUDA that the kernels use, carried out on the host: so that a machine without a GPU
-// runs the very text that a GPU runs, under the sanitizers too.
+// The part of CUDA that the kernels use, executed on the host. A machine without a GPU thus runs
+// the same source code as a GPU, also under the sanitizers.
 //
 // The threads of a block are fibers of one OS thread. They take turns at collectives, in both
 // orders, so a result that depends on the order of arrival shows. Several OS threads run the blocks
-// of a grid at the same time, so blocks meet each other's partial results, and ThreadSanitizer
-// reports data races between blocks. Work given to a stream is deferred until a synchronization:
-// code that reads too early reads old values. Nothing here says how fast a kernel is.
+// of a grid at the same time. Blocks therefore see each other's partial results, and
+// ThreadSanitizer reports data races between blocks. Work submitted to a stream is deferred until a
+// synchronization, so code that reads too early reads old values. This emulation says nothing about
+// the speed of a kernel.
 #pragma once
 
 #include <atomic>
@@ -23,7 +24,7 @@
 #define __forceinline__ inline
 #define __launch_bounds__(...)
 #define __grid_constant__
-// An OS thread runs one block at a time, and all of its fibers.
+// An OS thread runs one block at a time, with all of its fibers.
 #define __shared__ static thread_local
 #define __align__(n) __attribute__((aligned(n)))
 #define SPARSESYNC_CUDA_EMULATED 1
@@ -123,7 +124,7 @@ constexpr unsigned cudaEventDisableTiming = 2;
 constexpr unsigned cudaHostAllocDefault = 0;
 constexpr unsigned cudaMemAttachGlobal = 1;
 
-// ---- The runtime. Each as CUDA's own.
+// ---- The runtime. Each function behaves like CUDA's.
 
 cudaError_t cudaGetDeviceCount(int* count);
 cudaError_t cudaSetDevice(int device);
@@ -196,38 +197,38 @@ struct uint2 {
 
 namespace sparsesync::emulated_cuda {
 
-/// Which thread a fiber is: as CUDA's variables of these names.
+/// The thread that a fiber represents. Each member is CUDA's variable of that purpose.
 struct Position {
   dim3 thread;
   dim3 block;
   dim3 block_size;
   dim3 grid_size;
 };
-/// Of the fiber that runs.
+/// Returns the position of the running fiber.
 const Position& position();
 
-/// Ends the program if a kernel is given the address of what a GPU does not reach.
-/// @param members  as many bytes: all ones where a member of a parameter is
+/// Aborts the program if a parameter of a kernel is an address that a GPU cannot access.
+/// @param members  the same number of bytes: all ones where a parameter has a member
 void check_parameters(const void* parameters, const unsigned char* members, std::size_t bytes);
 /// Adds a kernel to the program's module, as nvcc does when it compiles one.
 cudaFunction_t function_of(const void* kernel);
-/// Whether a kernel is loaded on a stream's GPU. A launch of one that is not fails: a real GPU
-/// would load it now, and may wait for all of its work.
+/// Returns whether a kernel is loaded on a stream's GPU. Launches of other kernels fail: a real GPU
+/// would load the kernel now, and might wait for all of its work.
 bool is_loaded(const void* kernel, cudaStream_t stream);
-/// Puts work into a stream.
+/// Submits work to a stream.
 void enqueue(cudaStream_t stream, std::function<void()> work);
-/// The same of work that may have to wait: it is called again until it returns true.
+/// Submits work that may have to wait. It is called repeatedly until it returns true.
 void enqueue_waiting(cudaStream_t stream, std::function<bool()> work);
 /// Calls `thread` as every thread of every block.
 void run_grid(dim3 grid, dim3 block, const std::function<void()>& thread);
 
 /// Waits for all threads of the block that have not ended.
 void wait_for_block();
-/// Lets the other threads of the block run, and other blocks. To be called where a thread finds
-/// that it has to wait for another block; by the host it does nothing.
+/// Runs the other threads of the block, and other blocks. Call it if a thread has to wait for
+/// another block. On the host it does nothing.
 void wait_for_other_block();
-/// Gives a value of 8 bytes at most to the lanes of `mask` and takes theirs.
-/// @param values  receives 32 of them
+/// Sends a value of at most 8 bytes to the lanes of `mask` and receives their values.
+/// @param values  receives 32 values
 void exchange_in_warp(unsigned mask, std::uint64_t value, std::uint64_t* values);
 
 template <typename T>
@@ -251,7 +252,7 @@ inline unsigned lane() {
 
 namespace sparsesync::emulated_cuda {
 
-/// One of CUDA's variables: its `x` is looked up when it is read.
+/// One of CUDA's variables. Its `x` is looked up when it is read.
 template <dim3 Position::*which>
 struct Variable {
   struct X {
@@ -283,13 +284,13 @@ struct cudaLaunchConfig_t {
 
 namespace sparsesync::emulated_cuda {
 
-/// Marks those bytes of a parameter that are a member's with ones: what is left between them would
-/// look like an address. GCC 12 takes some members of arrays of structures for padding: these are
-/// not looked at.
+/// Sets the bytes of a parameter that belong to a member to ones. The bytes between members might
+/// look like an address. GCC 12 treats some members of arrays of structures as padding; these are
+/// not checked.
 template <typename T>
 void mark_members(const T& parameter, unsigned char* members) {
   static_assert(std::is_trivially_destructible_v<T>);
-  T marks(parameter);  // a variable of its own: where closures are concerned, nothing else will do
+  T marks(parameter);  // a separate variable: the builtin handles closures only in this form
   std::memset(static_cast<void*>(&marks), 0xFF, sizeof(T));
 #if defined(__has_builtin)
 #if __has_builtin(__builtin_clear_padding)
@@ -301,7 +302,7 @@ void mark_members(const T& parameter, unsigned char* members) {
 
 }  // namespace sparsesync::emulated_cuda
 
-/// Of grids and blocks of one dimension.
+/// Launches grids and blocks of one dimension.
 template <typename... Parameters, typename... Arguments>
 cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(Parameters...),
                                Arguments&&... arguments) {

@@ -9,13 +9,13 @@
 
 namespace cub {
 
-/// Stands for the kernels of CUB, whose names the library does not know.
+/// Represents the kernels of CUB, whose names the library does not know.
 inline void radix_sort_kernel() {}
 inline const cudaFunction_t radix_sort_function =
     sparsesync::emulated_cuda::function_of(reinterpret_cast<const void*>(radix_sort_kernel));
 
 struct DeviceRadixSort {
-  /// As CUB's: asks for the bytes of scratch where there are none; stable.
+  /// Sorts keys stably. Like CUB, returns the scratch size in bytes if `scratch` is null.
   template <typename Key, typename Number>
   static cudaError_t SortKeys(void* scratch, std::size_t& scratch_bytes, const Key* in, Key* out,
                               Number count, int begin_bit, int end_bit, cudaStream_t stream) {
@@ -35,7 +35,7 @@ struct DeviceRadixSort {
       std::copy(in, in + count, out);
       std::stable_sort(out, out + count, [&](Key a, Key b) { return digits(a) < digits(b); });
     });
-    return cudaPeekAtLastError();  // as CUB's: an error that somebody else left counts
+    return cudaPeekAtLastError();  // like CUB, includes an error that other code left
   }
 };
 
