@@ -82,7 +82,7 @@ class SchemeSuite : public ::testing::TestWithParam<SchemeUnderTest> {
   /// @param dtype  dtype of all tensors; none: the dtype of each tensor
   static void check(Shape shape, std::optional<DType> dtype, int size, std::uint64_t seed) {
     for (TensorSpec& tensor : shape.tensors) tensor.dtype = dtype.value_or(tensor.dtype);
-    if (!fits(shape.tensors, size)) return;  // tested by refuses_what_does_not_fit
+    if (!fits(shape.tensors, size)) return;  // tested by rejects_buckets_that_do_not_fit
     SCOPED_TRACE(::testing::Message()
                  << name() << ", " << (dtype ? name_of(*dtype) : "several dtypes") << ", "
                  << shape.name << ", " << size << " workers, seed " << seed);
@@ -369,7 +369,7 @@ TEST_P(SchemeSuite, threads_change_no_bit) {
 
 // A scheme that needs too much memory rejects the bucket with a budget error before it sends
 // anything. The session stays usable.
-TEST_P(SchemeSuite, refuses_what_does_not_fit) {
+TEST_P(SchemeSuite, rejects_buckets_that_do_not_fit) {
   const TensorSpec huge{"t", Index{1} << 33, 1, DType::f32};
   const int size = variant().fits(3) ? 3 : 4;
   if (fits({huge}, size)) GTEST_SKIP() << name() << " has no table of all rows";

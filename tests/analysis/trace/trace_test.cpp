@@ -323,7 +323,7 @@ TEST_F(BrokenTrace, WidthZero) {
   replace_in_header("\"width\": 3", "\"width\": 0");
   expect_open_refused({"tensors[0]", "width is 0"});
 }
-TEST_F(BrokenTrace, WidthOfAnotherKind) {
+TEST_F(BrokenTrace, WidthOfAnotherType) {
   replace_in_header("\"width\": 3", "\"width\": 3.5");
   expect_open_refused({"width is 3.5"});
 }
@@ -339,7 +339,7 @@ TEST_F(BrokenTrace, DtypeThatDoesNotExist) {
   replace_in_header("\"f32\"", "\"f31\"");
   expect_open_refused({"unknown dtype 'f31'", "f32, f64, f16, bf16, i32, i64"});
 }
-TEST_F(BrokenTrace, DtypeOfAnotherKind) {
+TEST_F(BrokenTrace, DtypeOfAnotherType) {
   replace_in_header("\"f32\"", "32");
   expect_open_refused({"dtype is 32, not a text"});
 }
@@ -356,7 +356,7 @@ TEST_F(BrokenTrace, NoTensors) {
             R"({"format":1,"tensors":[],"workers":1,"steps":1,"source":"","seed":1})");
   expect_open_refused({"one tensor or more"});
 }
-TEST_F(BrokenTrace, TensorsOfAnotherKind) {
+TEST_F(BrokenTrace, TensorsOfAnotherType) {
   write_all(root() / "trace.json",
             R"({"format":1,"tensors":{},"workers":1,"steps":1,"source":"","seed":1})");
   expect_open_refused({"tensors is an object, not a list"});

@@ -35,7 +35,7 @@ INSTANTIATE_TEST_SUITE_P(schemes, Wire, ::testing::ValuesIn(local_variants()),
                          [](const auto& each) { return each.param.label; });
 
 // Integers whose partial sums are all exact, in tensors of several dtypes at once.
-TEST_P(Wire, whole_numbers_are_exact) {
+TEST_P(Wire, integers_are_exact) {
   const std::vector<TensorSpec> tensors{{"a", 300, 8, DType::f32},
                                         {"b", 50, 8, DType::f64},
                                         {"c", 70, 3, DType::f32},
