@@ -28,7 +28,7 @@ struct Inside {
 /// Large blocks of reachable memory.
 class Pieces : public std::pmr::memory_resource {
   void* do_allocate(std::size_t bytes, std::size_t) override {
-    const Inside here;  // the pool also releases memory here when a thread ends
+    const Inside here;  // the pool also calls this when a thread ends
     return memory_.allocate(bytes, nullptr);
   }
   void do_deallocate(void* pointer, std::size_t bytes, std::size_t) override {
@@ -53,8 +53,8 @@ std::pmr::synchronized_pool_resource& pool() {
   return pool->small;
 }
 
-/// Returns whether there is a GPU. If not, cuda_main.cpp reports it, and the program needs memory
-/// until then.
+/// Returns whether there is a GPU. If not, cuda_main.cpp reports it later, and the program still
+/// needs memory.
 bool has_gpu() {
   static const bool has = [] {
     int devices = 0;

@@ -123,7 +123,7 @@ class Compare : public ::testing::Test {
     return Trace::open(folder_ / "trace");
   }
 
-  /// Values whose sum depends on the order of addition in every order.
+  /// Records a trace with values whose sum is inexact in every order of addition.
   Trace recorded_trace(int workers) {
     const TraceHeader header{{{"t", 100, 3, DType::f32}}, workers, 1, "test", 5};
     TraceWriter writer(folder_ / "recorded", header, false);

@@ -98,8 +98,8 @@ TEST(FitLink, MoreNoiseGivesWiderIntervals) {
 
 TEST(FitLink, TheIntervalIncludesVariationBetweenPasses) {
   Random random(testing::seed());
-  // In each pass, the whole machine is faster or slower. The samples of a single pass do not show
-  // this.
+  // In each pass, the whole machine is faster or slower. The samples of a single size do not show
+  // that all sizes vary together.
   int within = 0;
   constexpr int kRounds = 100;
   for (int round = 0; round < kRounds; ++round) {

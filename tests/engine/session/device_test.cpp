@@ -143,8 +143,7 @@ class OnlyDeviceMemory : public DeviceTest {
 #endif
 };
 
-// An H200 rejected Gradient::rows() here, because its values pointer is not memory that a GPU can
-// access.
+// An H200 rejected Gradient::rows() here, because it has no values that a GPU could access.
 TEST_F(OnlyDeviceMemory, rows_are_announced_without_values) {
   const TensorSpec tensor{"t", 1000, 4, DType::f32};
   const std::vector<Index> rows{3, 500, 999};

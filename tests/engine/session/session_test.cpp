@@ -324,8 +324,8 @@ TEST(Session, squares_are_available_before_the_gather_phase_if_the_scheme_has_su
   const std::vector<std::string> with{"balanced",   "balanced_hash",   "block_ps",
                                       "dense_ring", "dynamic_split",   "owned",
                                       "sparse_ps",  "split_all_gather"};
-  // dense_native does not run over every transport, and two_level behaves like its scheme between
-  // nodes.
+  // The list omits dense_native, which does not run over every transport, and two_level, which
+  // behaves like the scheme between its nodes.
   std::vector<std::string> names{"all_gather", "recursive_doubling"};
   names.insert(names.end(), with.begin(), with.end());
   for (const std::string& name : names) {
