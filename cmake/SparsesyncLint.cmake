@@ -20,7 +20,7 @@ endforeach()
 function(sparsesync_lint_headers)
   foreach(layer kernels schemes engine analysis include)
     file(GLOB_RECURSE headers CONFIGURE_DEPENDS ${layer}/*.h)
-    list(FILTER headers EXCLUDE REGEX "/kernels/cuda/|/nccl_library.h") # of CUDA
+    list(FILTER headers EXCLUDE REGEX "/kernels/cuda/|/nccl_library.h") # need CUDA
     if(headers)
       set_source_files_properties(${headers} PROPERTIES LANGUAGE CXX COMPILE_OPTIONS "-xc++;-Wno-pragma-once-outside-header")
       add_library(lint_${layer} OBJECT ${headers})

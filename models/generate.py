@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""Writes the models that are shipped: layers with their parameters' exact shapes, and times worked out from FLOPs.
+"""Writes the shipped models: layers with the exact shapes of their parameters, and times computed from FLOPs.
 
     models/generate.py                 writes the models with measured rows into models/
-    models/generate.py --check         compares these, and exits 1 where one differs
+    models/generate.py --check         compares these; exit status 1 if one differs
     models/generate.py --out FOLDER    writes all models into FOLDER, as a build does
 
-A pass takes its FLOPs over a GPU's rate: what its data sheet says for the type, times one efficiency, the same for all
-models and fixed before anything was simulated. A backward pass takes twice the FLOPs of its forward pass. What takes
-no FLOPs to speak of (normalization, bias) takes the time to read and write its activations, at the data sheet's rate of
-memory times the same efficiency."""
+The time of a pass is its FLOPs divided by the GPU's rate. The rate is the data sheet's value for the type, times one efficiency
+for all models, which was fixed before any simulation. A backward pass takes twice the FLOPs of its forward pass. Layers with
+negligible FLOPs (normalization, bias) take the time to read and write their activations, at the data sheet's memory rate times
+the same efficiency."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ EFFICIENCY = 0.5
 @dataclasses.dataclass(frozen=True)
 class Gpu:
     name: str
-    flops: float  # a second, f32, of its data sheet
-    bytes: float  # of memory a second
+    flops: float  # f32, per second, from the data sheet
+    bytes: float  # of memory traffic, per second
 
 
 RTX_2080_TI = Gpu("RTX 2080 Ti", 13.45e12, 616e9)
@@ -37,7 +37,7 @@ V100 = Gpu("V100 SXM2", 15.7e12, 900e9)
 
 @dataclasses.dataclass
 class Layer:
-    """Of one sample: FLOPs and activations of its forward pass."""
+    """A layer; FLOPs and activations are those of the forward pass of one sample."""
 
     name: str
     parameters: int
@@ -48,7 +48,7 @@ class Layer:
 
 @dataclasses.dataclass
 class Image:
-    """What a convolution is given, and the layers that came so far."""
+    """The input of a convolution, and the layers before it."""
 
     channels: int
     height: int
@@ -244,8 +244,9 @@ def bert(layers: int, hidden: int, tokens: int) -> list[Layer]:
 
 @dataclasses.dataclass(frozen=True)
 class Rows:
-    """Of a table: what a worker touches in a step, and what several touch together over that. Measured once of real data, by
-    `sparsesync profile` of a trace that the command made."""
+    """Rows of a table that one worker touches in a step, and the factors by which several workers touch more together.
+
+    `sparsesync profile` measured them once, on a trace of real data that the command made."""
 
     command: str
     rows: int
@@ -253,7 +254,7 @@ class Rows:
     densification: dict[int, float]
 
     def of_width(self, name: str, width: int) -> Layer:
-        """Read and written once."""
+        """Returns the table as a layer, without FLOPs and activations."""
         sparse = {
             "rows": self.rows,
             "width": width,
@@ -263,7 +264,7 @@ class Rows:
         return Layer(name, self.rows * width, 0, 0, sparse)
 
 
-# The One Billion Word benchmark: 128 sentences of 20 words; with a sampled softmax 8,192 more words.
+# The One Billion Word benchmark: 128 sentences of 20 words. A sampled softmax adds 8,192 words.
 WORDS = Rows(
     "sparsesync trace from-tokens lm1b_tokens.npy --rows 793471 --width 512 --batch 2560 --workers 32 --out TRACE",
     793_471,
@@ -286,7 +287,7 @@ FIELDS = Rows(
 
 
 def lstm() -> list[Layer]:
-    """LSTM-2048-512 of Jozefowicz et al. (arXiv 1602.02410), of sentences of 20 words; 8,192 words are drawn for a batch of 128."""
+    """LSTM-2048-512 of Jozefowicz et al. (arXiv 1602.02410): sentences of 20 words, 8,192 sampled words for a batch of 128."""
     words, embedded, hidden, drawn, batch = 20, 512, 2048, 8192, 128
     gates = 4 * hidden * (embedded + embedded)
     cell = Layer("lstm", gates + 4 * hidden + hidden * embedded, 2.0 * words * (gates + hidden * embedded), 4.0 * words * 5 * hidden)
@@ -301,13 +302,13 @@ def lstm() -> list[Layer]:
 
 
 def deepfm() -> list[Layer]:
-    """DeepFM (arXiv 1703.04247) with three layers of 400; as wide as makes the tables of Zen's evaluation, 214 M elements, of the
-    rows that there are."""
+    """DeepFM (arXiv 1703.04247) with three layers of 400. The width gives the tables of our data the 214 M elements of Zen's
+    evaluation."""
     fields, numbers, width, hidden = 26, 13, 1044, 400
     linear_rows = FIELDS.of_width("linear", 1)
     linear_rows.activation_bytes = 2 * 4.0 * fields
     table = FIELDS.of_width("embedding", width)
-    table.activation_bytes = 3 * 4.0 * fields * width  # and the products of factors
+    table.activation_bytes = 3 * 4.0 * fields * width  # includes the products of factors
     layers = [linear_rows, table]
     inputs = fields * width + numbers
     for number in range(3):
@@ -321,9 +322,9 @@ class Model:
     name: str
     file: str
     gpu: Gpu
-    batch: int  # samples of a worker
+    batch: int  # samples per worker
     layers: list[Layer]
-    parameters: int  # as its authors count them
+    parameters: int  # the authors' count
     rows: tuple[Rows, ...] = ()
 
 
@@ -335,7 +336,7 @@ def models() -> Iterator[Model]:
     yield Model("BERT-Base", "bert_base", RTX_2080_TI, 64, bert(12, 768, 64), 110_106_428)
     yield Model("BERT-Large", "bert_large", RTX_2080_TI, 32, bert(24, 1024, 64), 336_226_108)
     yield Model("AlexNet", "alexnet", V100, 128, alexnet(), 61_100_840)
-    # Of Zen's evaluation: tables, and what its authors leave out beside them.
+    # Models of Zen's evaluation: the tables, and the other layers, which its authors leave out.
     yield Model("LSTM", "lstm", V100, 128, lstm(), 2 * 793_471 * 512 + 793_471 + 9_445_376, (WORDS, SAMPLED_WORDS))
     of_layers = 27_157 * 400 + 400 + 2 * (400 * 401) + 401
     yield Model("DeepFM", "deepfm", V100, 1024, deepfm(), 205_065 * 1045 + of_layers, (FIELDS,))
@@ -375,7 +376,7 @@ def main() -> int:
             print(f"{model.name}: {found:,} parameters, not {model.parameters:,}", file=sys.stderr)
             differs = True
         if not given.out and not model.rows:
-            continue  # only builds have it
+            continue  # only builds write it
         path = folder / f"{model.file}.json"
         text = text_of(model)
         if not given.check:

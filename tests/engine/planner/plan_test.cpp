@@ -48,7 +48,7 @@ TEST_F(Planner, uses_trial_results_for_their_variant_and_the_median_for_others) 
                   .gather = {.apart = quarter, .arriving = quarter}},
                  expected};
   };
-  // Of several trials, the fastest counts.
+  // The fastest of several trials counts.
   const std::array trials{trial_of("owned", 3), trial_of("balanced", 0.5), trial_of("owned", 2.5),
                           trial_of("sparse_ps", 2)};
   const double median = (2 + 2.5) / 2;
