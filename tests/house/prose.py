@@ -152,7 +152,9 @@ def clean(comment: str) -> str:
 
 def without_tags(comment: str) -> str:
     """Splits the tags of Doxygen and Google style into separate paragraphs, and removes code."""
-    text = re.sub(r"@code.*?@endcode|```.*?```|^>>> .*$", "", comment, flags=re.DOTALL | re.MULTILINE)
+    text = re.sub(r"@code.*?@endcode|```.*?```", "", comment, flags=re.DOTALL)
+    text = re.sub(r"^[ \t]*>>> .*?(?=\n\s*\n|\Z)", "", text, flags=re.DOTALL | re.MULTILINE)  # examples, with their output
+    text = re.sub(r"^[ \t]*- ", "\n\n", text, flags=re.MULTILINE)  # items of a list
     text = re.sub(r"^\s*@(?:t?param(?:\[\w+\])?|throws)\s+\S+|^\s*@\w+", "\n\n", text, flags=re.MULTILINE)
     return re.sub(r"^\s{2,}(\w+): ", "\n\n", text, flags=re.MULTILINE)
 
