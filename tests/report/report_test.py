@@ -140,18 +140,18 @@ def seconds_of(text):
 def test_steps_of_a_simulation_are_what_its_file_says(page, files):
     told = json.loads((files / "simulate.json").read_text(encoding="utf-8"))["results"]
     most = {each["schedule"]: each for each in told if each["workers"] == 64}
-    _, *rows = cells_of(page.read_text(encoding="utf-8"), "A step by each schedule")
+    _, *rows = cells_of(page.read_text(encoding="utf-8"), "Duration of a step with each schedule")
     assert [row[0] for row in rows] == list(most)
     for name, step, computed, crosses, exposed, _ in rows:
         for shown, key in ((step, "iteration_s"), (computed, "compute_s"), (crosses, "communication_s"), (exposed, "exposed_s")):
             assert seconds_of(shown) == pytest.approx(most[name][key], rel=0.006), (name, key)
-    header, *rows = cells_of(page.read_text(encoding="utf-8"), "Steps and workers")
+    header, *rows = cells_of(page.read_text(encoding="utf-8"), "Duration of a step by number of workers")
     assert header == ["workers", *most] and [row[0] for row in rows] == ["2", "4", "8", "16", "32", "64"]
 
 
 def test_timelines_distinguish_hidden_and_exposed(page, files):
     eight = json.loads((files / "eight.json").read_text(encoding="utf-8"))["results"]
-    _, *rows = cells_of(page.read_text(encoding="utf-8"), "When what crosses")
+    _, *rows = cells_of(page.read_text(encoding="utf-8"), "Communication over time")
     assert [row[0] for row in rows] == ["wfbp, 8 workers", "dear, 8 workers"]
     for (_, _, passes, hidden, exposed), step in zip(rows, eight, strict=True):
         assert seconds_of(passes) == pytest.approx(3 * step["compute_s"], rel=0.006)
@@ -202,8 +202,8 @@ def test_of_many_timelines_the_first_are_drawn(tmp_path):
     (tmp_path / "t.json").write_text(json.dumps(trace), encoding="utf-8")
     assert report("t.json", "-o", "page.html", folder=tmp_path).returncode == 0
     text = (tmp_path / "page.html").read_text(encoding="utf-8")
-    assert "10 timelines of the last steps. The first 8 are drawn." in text
-    assert len(cells_of(text, "When what crosses")) == 1 + 8
+    assert "10 timelines of the last steps. The picture shows the first 8." in text
+    assert len(cells_of(text, "Communication over time")) == 1 + 8
 
 
 def test_a_hostile_name_is_text(page):
@@ -242,10 +242,10 @@ def test_odd_traces(tmp_path, steps, workers, rows):
     [
         (None, ["bad.json", "No such file"]),
         ("{", ["bad.json", "is not JSON"]),
-        ("[1, 2]", ["bad.json", "no kind"]),
+        ("[1, 2]", ["bad.json", "not a kind of document"]),
         ("[" * 200_000, ["bad.json", "is not JSON"]),
         ('{"a":' + "[" * 64 + "]" * 64 + "}", ["bad.json", "is not JSON", "nests values more than 64 deep"]),
-        ('{"a":' + "[" * 63 + "]" * 63 + "}", ["bad.json", "is of no kind"]),
+        ('{"a":' + "[" * 63 + "]" * 63 + "}", ["bad.json", "is not a kind of document"]),
         ("\ufeff{}", ["bad.json", "is not JSON"]),
         ('{"a": NaN}', ["bad.json", "is not JSON", "NaN"]),
         ('{"a": -Infinity}', ["bad.json", "is not JSON", "Infinity"]),

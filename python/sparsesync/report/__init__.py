@@ -1,1 +1,1 @@
-"""One self-contained HTML page from the JSON of `sparsesync profile`, `compare`, `plan` and `calibrate`."""
+"""HTML reports: one self-contained page from the JSON of ``sparsesync profile``, ``compare``, ``plan``, ``calibrate`` and ``simulate``."""

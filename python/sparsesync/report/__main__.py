@@ -1,4 +1,4 @@
-"""python -m sparsesync.report A.json B.json -o page.html"""
+"""The command ``python -m sparsesync.report A.json B.json -o page.html``."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .page import page
 
 
 def write(path: str | os.PathLike[str], text: str) -> None:
-    """Whole or not at all."""
+    """Writes a file atomically: whole or not at all."""
     path = pathlib.Path(path)
     try:
         with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
@@ -27,7 +27,7 @@ def write(path: str | os.PathLike[str], text: str) -> None:
                 os.unlink(file.name)
                 raise
     except OSError as error:
-        raise UnusableError(f"{on_one_line(path)}: {error.strerror}: give a file that can be written to") from error
+        raise UnusableError(f"{on_one_line(path)}: {error.strerror}: give a path that can be written to") from error
 
 
 def first_line(error: Exception) -> str:
@@ -43,8 +43,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("files", nargs="+", metavar="FILE.json")
-    parser.add_argument("-o", "--out", required=True, metavar="PAGE.html", help="where the page goes; a file there is replaced")
-    parser.add_argument("--title", default="sparsesync report", help="what stands over it (%(default)r)")
+    parser.add_argument("-o", "--out", required=True, metavar="PAGE.html", help="write the page to this file; an existing file is replaced")
+    parser.add_argument("--title", default="sparsesync report", help="heading of the page (%(default)r)")
     given = parser.parse_args(arguments)
     try:
         write(given.out, page([read(path) for path in given.files], given.title))
@@ -52,9 +52,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"sparsesync.report: {error}", file=sys.stderr)
         return 2
     except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
-        # Of the right kind by its keys, and then not as the program writes it.
+        # The keys show a known kind of document, but its content is not as the program writes it.
         what = f"{type(error).__name__}: {first_line(error)}"
-        print(f"sparsesync.report: a file is not as sparsesync writes it ({what}): make it anew", file=sys.stderr)
+        print(f"sparsesync.report: a file is not as sparsesync writes it ({what}): create it again", file=sys.stderr)
         return 2
     return 0
 

@@ -1,4 +1,4 @@
-"""The JSON files that a report is made from: which command wrote one is told from its keys."""
+"""The JSON files that a report is made from. Their keys show which command wrote them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import os
 import pathlib
 from typing import Any, NoReturn
 
-# What each kind has, and no other kind: key, and key of the entries of the list or object under it.
+# Keys that identify each kind of document: a key, and a key of the entries of the list under it.
 KINDS: dict[str, list[tuple[str, str | None]]] = {
     "profile": [("tensors", "densification"), ("tensors", "overlap")],
     "compare": [("schemes", None), ("partitioned_ideal_bytes", None)],
@@ -19,17 +19,17 @@ KINDS: dict[str, list[tuple[str, str | None]]] = {
 }
 
 
-# As the readers of the program have it.
+# Deepest nesting of values, the same limit as in the command-line tool.
 DEEPEST = 64
 
 
 class UnusableError(Exception):
-    """A file that no report can be made from: one line that says what, where and the mend."""
+    """A file that cannot be used in a report. The message is one line: what, where, and how to fix it."""
 
 
 @dataclasses.dataclass
 class Document:
-    """One file: what is in it, and where it was."""
+    """A file: its content and its path."""
 
     path: str
     kind: str
@@ -50,18 +50,18 @@ def has(content: dict[str, Any], key: str, entry_key: str | None) -> bool:
 
 
 def on_one_line(path: str | os.PathLike[str]) -> str:
-    """A path as it stands, or, if it would be shown wrongly, with escapes."""
+    """Returns a path as it is, or with escapes if it contains unprintable characters."""
     text = str(path)
     return text if text.isprintable() else ascii(text)
 
 
 def printable(text: str) -> str:
-    """Escapes characters that are not shown, or that reorder the text around them."""
+    """Escapes characters that are invisible, or that reorder the text around them."""
     return "".join(each if each.isprintable() else ascii(each)[1:-1] for each in text)
 
 
 def with_printable_texts(content: Any) -> Any:
-    """A JSON value of which all texts are printable()."""
+    """Returns a JSON value with all strings made printable()."""
     if isinstance(content, str):
         return printable(content)
     if isinstance(content, list):
@@ -72,13 +72,14 @@ def with_printable_texts(content: Any) -> Any:
 
 
 def refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no number")
+    raise ValueError(f"{name} is not a number")
 
 
 def refuse_depth(content: object) -> None:
-    """Checks that values nest at most DEEPEST levels: pages are drawn by functions that call themselves.
+    """Checks that values nest at most DEEPEST levels, because pages are drawn by recursive functions.
 
-    @raises ValueError"""
+    Raises ValueError.
+    """
     level = [content]
     for _ in range(DEEPEST):
         values = [each.values() if isinstance(each, dict) else each for each in level if isinstance(each, (dict, list))]
@@ -88,13 +89,13 @@ def refuse_depth(content: object) -> None:
 
 
 def read(path: str | os.PathLike[str]) -> Document:
-    """@raises UnusableError"""
-    mend = "give the --json of sparsesync profile, compare, plan, calibrate or simulate, or the --timeline of simulate"
+    """Reads a file and detects its kind. Raises UnusableError."""
+    mend = "give a file that sparsesync profile, compare, plan, calibrate or simulate wrote with --json, or simulate with --timeline"
     shown = on_one_line(path)
     try:
         content = json.loads(pathlib.Path(path).read_text(encoding="utf-8"), parse_constant=refuse_constant)
         refuse_depth(content)
-        # Half a character, which JSON's escapes can say and no page, becomes a question mark.
+        # A lone surrogate, which JSON's escapes can express and a page cannot, becomes a question mark.
         content = json.loads(json.dumps(content, ensure_ascii=False).encode("utf-8", errors="replace"))
         content = with_printable_texts(content)
     except OSError as error:
@@ -107,5 +108,5 @@ def read(path: str | os.PathLike[str]) -> Document:
         if isinstance(content, dict) and all(has(content, key, entry_key) for key, entry_key in keys)
     ]
     if not kinds:
-        raise UnusableError(f"{shown}: is of no kind that a report knows: {mend}")
+        raise UnusableError(f"{shown}: is not a kind of document that a report supports: {mend}")
     return Document(str(path), kinds[0], content)

@@ -1,4 +1,4 @@
-"""Pictures as <svg> that stands in a page: its text is text, its colours are those of the page, light or dark."""
+"""Pictures as inline <svg>: their text stays text, and their colours follow the page's light or dark theme."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from markupsafe import Markup
 if TYPE_CHECKING:
     from matplotlib.typing import RcKeyType
 
-# Colours that are drawn with, and what they become in the page (page.html.j2 says what these are).
+# Placeholder colours that matplotlib draws with, and the CSS variables that replace them (defined in page.html.j2).
 INK = "#010101"
 PAPER = "#fefefe"
 FAINT = "#0a0b0c"
@@ -32,7 +32,7 @@ DASHES = ["-", "--", ":", "-."]
 STYLE: dict[RcKeyType, Any] = {
     "svg.fonttype": "none",
     "svg.hashsalt": "sparsesync",
-    "text.parse_math": False,  # names come from outside
+    "text.parse_math": False,  # names come from user files
     "font.family": "sans-serif",
     "font.size": 10,
     "axes.edgecolor": INK,
@@ -57,13 +57,13 @@ STYLE: dict[RcKeyType, Any] = {
 
 @dataclasses.dataclass
 class Picture:
-    """A picture, and all of it in words and numbers."""
+    """A picture, with a text alternative and a table of its numbers."""
 
     title: str
     caption: str
-    alternative: str  # what it shows, for whom does not see it
+    alternative: str  # description for screen readers
     svg: Markup
-    columns: list[str]  # of the table of what is drawn
+    columns: list[str]  # headings of the table of numbers
     rows: list[list[str]]
 
 
@@ -72,7 +72,7 @@ numbers = itertools.count(1)
 
 @contextlib.contextmanager
 def axes(width: float = 6.4, height: float = 3.4) -> Iterator[matplotlib.axes.Axes]:
-    """An empty picture to draw into; `to_svg()` of its figure afterwards."""
+    """Yields empty axes to draw into; pass their figure to to_svg() afterwards."""
     with matplotlib.rc_context(STYLE):
         figure = matplotlib.figure.Figure(figsize=(width, height), layout="constrained")
         yield figure.add_subplot()
@@ -81,7 +81,10 @@ def axes(width: float = 6.4, height: float = 3.4) -> Iterator[matplotlib.axes.Ax
 def logarithmic(
     axis: matplotlib.axis.XAxis | matplotlib.axis.YAxis, words: Callable[[float], str], drawn: Sequence[float]
 ) -> None:
-    """Makes an axis logarithmic if all that is `drawn` is above 0, its ticks in `words`(number): without mathematical text."""
+    """Makes an axis logarithmic if all drawn numbers are positive.
+
+    words: formats a tick's number as plain text, without mathematical notation.
+    """
     if all(number > 0 for number in drawn):
         getattr(axis.axes, f"set_{axis.axis_name}scale")("log")
         if max(drawn, default=1) < 100 * min(drawn, default=1):
@@ -91,7 +94,7 @@ def logarithmic(
 
 
 def in_a_page(tag: str, prefix: str) -> str:
-    """A tag with ids that are the picture's own, and colours that are the page's. Text between tags is left alone."""
+    """Makes the ids of a tag unique in the page, and its colours those of the page. Text between tags is not changed."""
     tag = re.sub(r'\bid="', f'id="{prefix}', tag)
     tag = re.sub(r"url\(#", f"url(#{prefix}", tag)
     tag = re.sub(r'href="#', f'href="#{prefix}', tag)
@@ -101,7 +104,7 @@ def in_a_page(tag: str, prefix: str) -> str:
 
 
 def to_svg(figure: matplotlib.figure.Figure, alternative: str) -> Markup:
-    """@return markup: <svg> without the header of a file, with ids of its own"""
+    """Returns the picture as an <svg> element without a file header, with unique ids."""
     buffer = io.StringIO()
     with matplotlib.rc_context(STYLE):
         figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None})
@@ -110,7 +113,7 @@ def to_svg(figure: matplotlib.figure.Figure, alternative: str) -> Markup:
     svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
     prefix = f"p{next(numbers)}-"
     svg = re.sub(r"<[^>]*>", lambda tag: in_a_page(tag.group(), prefix), svg)
-    # Its size is the page's; what it shows is said in words.
+    # The page sets the size; the label describes the content.
     svg = re.sub(r'(<svg[^>]*?) width="[^"]*"', r"\1", svg, count=1)
     svg = re.sub(r'(<svg[^>]*?) height="[^"]*"', r"\1", svg, count=1)
     label = Markup.escape(alternative)

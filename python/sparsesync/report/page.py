@@ -1,4 +1,4 @@
-"""A report's page: a section for each document, its pictures and tables, and where it comes from."""
+"""The page of a report: a section for each document, with its pictures, tables and provenance."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from . import pictures, schedules, units
 from .documents import Document
 from .drawing import Picture
 
-# Of more tensors than these only the largest are drawn; all are in the table.
+# Largest number of tensors to draw; the table has all.
 MOST_DRAWN = 8
 
 
@@ -25,7 +25,7 @@ class Table:
 
 @dataclasses.dataclass
 class Group:
-    """Pictures that stand together."""
+    """Pictures that are shown together."""
 
     title: str
     pictures: list[Picture]
@@ -34,7 +34,7 @@ class Group:
 
 @dataclasses.dataclass
 class Section:
-    """What is said of one document."""
+    """The section of one document."""
 
     title: str
     summary: str
@@ -70,7 +70,7 @@ def of_profile(content: dict[str, Any], section: Section) -> None:
     section.tables.append(Table(columns, rows))
     drawn = sorted(tensors, key=lambda tensor: -tensor["row_density"]["mean"] * tensor["rows"] * tensor["width"])[:MOST_DRAWN]
     if len(drawn) < len(tensors):
-        section.summary += f" The {len(drawn)} with the largest gradients are drawn."
+        section.summary += f" Pictures show the {len(drawn)} tensors with the largest gradients."
     for tensor in drawn:
         section.groups.append(Group(tensor["name"], pictures.of_tensor(tensor)))
 
@@ -83,20 +83,20 @@ def of_compare(content: dict[str, Any], section: Section) -> None:
     )
     wrong = [each["name"] for each in ran if not each["correct"]]
     if wrong:
-        section.summary += f" Not correct: {', '.join(wrong)}."
+        section.summary += f" Incorrect results: {', '.join(wrong)}."
     if ran:
         section.groups.append(Group("", [pictures.scheme_bytes(content), pictures.scheme_seconds(content)]))
     skipped = [[each["name"], each["skipped"]] for each in content["schemes"] if "skipped" in each]
     if skipped:
-        section.tables.append(Table(["skipped", "why"], skipped, words=True))
+        section.tables.append(Table(["skipped", "reason"], skipped, words=True))
 
 
 def of_plan(content: dict[str, Any], section: Section) -> None:
     network = content["network"]
-    section.summary = f"{units.rate(network['rate_bps'])} each way, latency {units.seconds(network['latency_s'])}."
+    section.summary = f"{units.rate(network['rate_bps'])} in each direction, latency {units.seconds(network['latency_s'])}."
     if content["crossovers"]:
         rows = [[units.count(each["n"]), each["to"], each["from"]] for each in content["crossovers"]]
-        section.tables.append(Table(["from so many workers on", "is faster", "than"], rows, words=True))
+        section.tables.append(Table(["from this number of workers", "the fastest is", "instead of"], rows, words=True))
     if content["workers"]:
         drawn = [pictures.plan_seconds(content), pictures.plan_densification(content)]
         section.groups.append(Group("", drawn[:1], wide=True))
@@ -104,7 +104,7 @@ def of_plan(content: dict[str, Any], section: Section) -> None:
 
 
 def of_network(content: dict[str, Any], section: Section) -> None:
-    section.summary = "Links and processors as calibrate has measured them."
+    section.summary = "Links, as measured by calibrate."
     rows = []
     for name, what in (("inter", "between nodes"), ("intra", "inside a node")):
         link = content["links"].get(name)
@@ -121,7 +121,7 @@ def of_network(content: dict[str, Any], section: Section) -> None:
                         f"{units.rate(rate[0])} to {units.rate(rate[1])}",
                     ]
                 )
-    section.tables.append(Table(["link", "latency", "95% of", "rate", "95% of"], rows))
+    section.tables.append(Table(["link", "latency", "95% interval", "rate", "95% interval"], rows))
 
 
 def of_simulation(content: dict[str, Any], section: Section) -> None:
@@ -129,9 +129,9 @@ def of_simulation(content: dict[str, Any], section: Section) -> None:
     network = content["network"]
     if network.get("affine"):
         start, rate = network["affine"]
-        link = f"an all-reduce takes {units.seconds(start)} and {1e9 * rate:.3g} ns a byte"
+        link = f"an all-reduce takes {units.seconds(start)} plus {1e9 * rate:.3g} ns per byte"
     else:
-        link = f"{units.rate(network['rate_bps'])} each way, latency {units.seconds(network['latency_s'])}"
+        link = f"{units.rate(network['rate_bps'])} in each direction, latency {units.seconds(network['latency_s'])}"
     section.summary = f"{content['model']}; {link}."
     if not found:
         return
@@ -144,7 +144,7 @@ def of_timeline(content: dict[str, Any], section: Section) -> None:
     found = schedules.timelines(content)
     section.summary = f"{plural(len(found), 'timeline')} of the last steps."
     if len(found) > schedules.MOST_DRAWN:
-        section.summary += f" The first {schedules.MOST_DRAWN} are drawn."
+        section.summary += f" The picture shows the first {schedules.MOST_DRAWN}."
     section.groups.append(Group("", [schedules.when_what_crosses(found[: schedules.MOST_DRAWN])], wide=True))
 
 
@@ -167,7 +167,7 @@ TITLES = {
 
 
 def page(documents: Iterable[Document], title: str) -> str:
-    """@return the whole page"""
+    """Returns the whole page as HTML."""
     sections = []
     for document in documents:
         provenance = document.content.get("provenance", {})

@@ -1,4 +1,4 @@
-"""The pictures of a report, from one document each."""
+"""The pictures of a report, each drawn from one document."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from .drawing import DASHES, FAINT, INK, MARKERS, SERIES, Picture, axes, logarit
 
 def finished(plot: Axes, title: str, caption: str, alternative: str, columns: list[str], rows: list[list[str]]) -> Picture:
     figure = plot.figure
-    assert isinstance(figure, Figure)  # axes() draws into no figure inside a figure
+    assert isinstance(figure, Figure)  # axes() makes no subfigures
     return Picture(title, caption, alternative, to_svg(figure, alternative), columns, rows)
 
 
 def by_number(pairs: dict[str, Any]) -> list[tuple[int, Any]]:
-    """[(number, value)] of an object whose keys are numbers, in their order."""
+    """Returns the entries of an object whose keys are numbers, as (number, value) in increasing order."""
     return sorted((int(key), value) for key, value in pairs.items())
 
 
@@ -34,7 +34,7 @@ def density_over_steps(tensor: dict[str, Any]) -> Picture:
     return finished(
         plot,
         "Row density over steps",
-        "The share of the tensor's rows that a worker touches, mean over workers.",
+        "The share of the tensor's rows that a worker touches, averaged over workers.",
         f"Line over {len(density)} steps: mean {units.percent(spread['mean'])}, "
         f"from {units.percent(spread['min'])} to {units.percent(spread['max'])}.",
         ["step", "row density"],
@@ -54,7 +54,7 @@ def overlap(tensor: dict[str, Any]) -> Picture:
     return finished(
         plot,
         "Overlap of workers",
-        "Rows that both touch over rows of the one that touches fewer, for pairs of workers at each step.",
+        "Rows that both workers of a pair touch, divided by the rows of the worker that touches fewer; one value per pair and step.",
         f"Histogram of {units.count(found['pairs'])} pairs: mean {found['mean']:.3f}, standard deviation {found['stdev']:.3f}.",
         ["overlap", "pairs"],
         [[f"{i / len(bins):.2f} to {(i + 1) / len(bins):.2f}", units.count(each)] for i, each in enumerate(bins) if each],
@@ -66,8 +66,8 @@ def densification(tensor: dict[str, Any]) -> Picture:
     workers = [k for k, _ in found]
     with axes() as plot:
         plot.plot(workers, [ratio for _, ratio in found], color=SERIES[0], marker="o", label="this trace")
-        plot.plot(workers, workers, color=INK, linestyle=":", linewidth=1.2, label="γ = k: nothing in common")
-        plot.plot(workers, [1] * len(workers), color=INK, linestyle="--", linewidth=1.2, label="γ = 1: all the same")
+        plot.plot(workers, workers, color=INK, linestyle=":", linewidth=1.2, label="γ = k: no common rows")
+        plot.plot(workers, [1] * len(workers), color=INK, linestyle="--", linewidth=1.2, label="γ = 1: identical rows")
         plot.set_xscale("log", base=2)
         plot.set_yscale("log", base=2)
         plot.set_xticks(workers, [str(k) for k in workers])
@@ -80,7 +80,7 @@ def densification(tensor: dict[str, Any]) -> Picture:
     return finished(
         plot,
         "Densification",
-        "How much denser the sum of k workers is than one worker's gradient, between the two bounds.",
+        "Row density of the sum over k workers, divided by that of one worker's gradient, between the two bounds.",
         f"Curve that rises from 1 to {found[-1][1]:.2f} at {found[-1][0]} workers; the upper bound there is {found[-1][0]}.",
         ["workers", "densification"],
         [[str(k), f"{ratio:.3f}"] for k, ratio in found],
@@ -95,14 +95,14 @@ def skewness(tensor: dict[str, Any]) -> Picture:
         plot.bar_label(bars, [f"{ratio:.3g}" for _, ratio in found], padding=2)
         plot.axhline(1, color=INK, linestyle="--", linewidth=1)
         plot.set_xticks(places, [str(p) for p, _ in found])
-        plot.set_xlabel("even ranges (dashed: no skew)")
-        plot.set_ylabel("densest over mean")
+        plot.set_xlabel("equal ranges (dashed: no skew)")
+        plot.set_ylabel("largest over mean")
     return finished(
         plot,
         "Skewness",
-        "If rows went to servers by even ranges of their numbers: the fullest server's share over the mean.",
+        "Rows divided into equal ranges, one per server: touched rows of the fullest server over the mean.",
         "Bars: " + ", ".join(f"{ratio:.3g} with {p} ranges" for p, ratio in found) + ".",
-        ["even ranges", "skewness"],
+        ["equal ranges", "skewness"],
         [[str(p), f"{ratio:.3f}"] for p, ratio in found],
     )
 
@@ -115,17 +115,17 @@ def hot_rows(tensor: dict[str, Any]) -> Picture:
         sums.append(so_far)
     with axes() as plot:
         places = range(1, len(found) + 1)
-        plot.bar(places, [100 * each["share"] for each in found], color=SERIES[0], label="of all touches, %")
-        plot.plot(places, [100 * each for each in sums], color=SERIES[1], marker="s", label="the hottest together, %")
-        plot.set_xlabel("hot rows, the hottest first")
+        plot.bar(places, [100 * each["share"] for each in found], color=SERIES[0], label="share of all touches, %")
+        plot.plot(places, [100 * each for each in sums], color=SERIES[1], marker="s", label="cumulative share, %")
+        plot.set_xlabel("hot rows, hottest first")
         plot.set_ylabel("share of touches, %")
         plot.locator_params(axis="x", integer=True)
         plot.legend()
     return finished(
         plot,
         "Hot rows",
-        "The rows that most workers' steps touch.",
-        f"Bars of the {len(found)} hottest rows, which together take {units.percent(sums[-1])} of all touches.",
+        "The rows that are touched most often, counted per worker and step.",
+        f"Bars of the {len(found)} hottest rows, which together have {units.percent(sums[-1])} of all touches.",
         ["row", "share of touches"],
         [[units.count(each["row"]), units.percent(each["share"])] for each in found],
     )
@@ -140,13 +140,13 @@ def touches(tensor: dict[str, Any]) -> Picture:
         logarithmic(plot.yaxis, lambda number: units.count(round(number)), [min(0.5, most), most])
         plot.set_ylim(bottom=0.5)
         plot.set_xticks(places, [str(times) if times < 2 else f"{times}+" for times, _ in found])
-        plot.set_xlabel("workers' steps that touch a row")
+        plot.set_xlabel("touches of a row, counted per worker and step")
         plot.set_ylabel("rows")
     untouched = tensor["touch_histogram"].get("0", 0)
     return finished(
         plot,
         "How often rows are touched",
-        "Each bar reaches to twice its number; rows that nobody touches are not drawn.",
+        "A bar covers the range up to the next label. Rows without touches are not drawn.",
         f"Histogram of touches; {units.count(untouched)} rows are never touched, "
         f"{units.count(found[0][1])} once.",
         ["touches", "rows"],
@@ -155,13 +155,13 @@ def touches(tensor: dict[str, Any]) -> Picture:
 
 
 def shown_name(scheme: dict[str, Any]) -> str:
-    """auto, and what it chose."""
+    """Returns the name of a scheme; for auto, with the scheme that it chose."""
     name: str = scheme["name"]
     return f"{name}: {scheme['chosen']}" if scheme.get("chosen") else name
 
 
 def of_tensor(tensor: dict[str, Any]) -> list[Picture]:
-    """The pictures of one tensor of a profile."""
+    """Returns the pictures of one tensor of a profile."""
     pictures = [densification(tensor), skewness(tensor)]
     if tensor["overlap"]["pairs"] > 0:
         pictures.insert(0, overlap(tensor))
@@ -186,7 +186,7 @@ def scheme_bytes(compare: dict[str, Any]) -> Picture:
         plot.invert_yaxis()
         logarithmic(plot.xaxis, units.size, [each["bytes_busiest"] for each in ran])
         plot.set_xlim(right=max(each["bytes_busiest"] for each in ran) * 6 + 1)
-        plot.set_xlabel("bytes of the busiest worker in a step (logarithmic)")
+        plot.set_xlabel("bytes of the busiest worker per step (logarithmic)")
         plot.grid(visible=False, axis="y")
         if bound > 0:
             plot.legend(loc="lower center", bbox_to_anchor=(0.5, 1), ncols=2)
@@ -194,10 +194,10 @@ def scheme_bytes(compare: dict[str, Any]) -> Picture:
     return finished(
         plot,
         "Bytes of each scheme",
-        "What the busiest worker sends or receives, headers included.",
-        f"Bars of {len(ran)} schemes; {first['name']} moves the fewest, {units.size(first['bytes_busiest'])}; "
+        "The most bytes that any worker sends or receives in a step, headers included.",
+        f"Bars of {len(ran)} schemes; {first['name']} sends the fewest, {units.size(first['bytes_busiest'])}; "
         f"the lower bound is {units.size(bound)}, the partitioned ideal {units.size(ideal)}.",
-        ["scheme", "bytes", "over the partitioned ideal"],
+        ["scheme", "bytes", "relative to the partitioned ideal"],
         [
             [each["name"], units.size(each["bytes_busiest"]), f"{each['bytes_busiest'] / ideal:.3f}" if ideal > 0 else "-"]
             for each in ran
@@ -220,13 +220,13 @@ def scheme_seconds(compare: dict[str, Any]) -> Picture:
         plot.invert_yaxis()
         logarithmic(plot.xaxis, units.seconds, [each["seconds_median"] for each in ran])
         plot.set_xlim(right=max(each["seconds_median"] for each in ran) * 6)
-        plot.set_xlabel("seconds of a step (logarithmic)")
+        plot.set_xlabel("seconds per step (logarithmic)")
         plot.grid(visible=False, axis="y")
     first = ran[0]
     return finished(
         plot,
         "Seconds of each scheme",
-        f"A step of {compare['workers']} workers over {compare['transport']}, {compare['clock']} clock.",
+        f"Median duration of a step with {compare['workers']} workers over {compare['transport']}, {compare['clock']} clock.",
         f"Bars of {len(ran)} schemes; {first['name']} is the fastest, {units.seconds(first['seconds_median'])}.",
         ["scheme", "median", "predicted"],
         [
@@ -240,7 +240,7 @@ def scheme_seconds(compare: dict[str, Any]) -> Picture:
     )
 
 
-# A scheme looks the same in every report.
+# The order fixes the colour and marker of a scheme, so that it looks the same in every report.
 PLACES = [
     *("balanced", "owned", "balanced_hash", "recursive_doubling", "all_gather", "sparse_ps", "block_ps", "dense_ring"),
     *("split_all_gather", "dynamic_split", "two_level", "dense_native"),
@@ -258,7 +258,7 @@ def plan_seconds(plan: dict[str, Any]) -> Picture:
     for each in points:
         for scheme in each["schemes"]:
             seconds.setdefault(scheme["name"], {})[each["n"]] = scheme["seconds"]
-    # Whoever is best somewhere stands out; the rest is there to be compared with.
+    # Schemes that are the fastest for some number of workers are drawn with thicker lines.
     best = [name for name in dict.fromkeys(each["best"] for each in points) if name]
     names = best + sorted(set(seconds) - set(best), key=lambda name: (list(seconds[name].values())[-1], name))
     with axes(width=11, height=5) as plot:
@@ -284,16 +284,16 @@ def plan_seconds(plan: dict[str, Any]) -> Picture:
         plot.set_xticks(workers, [units.count(n) for n in workers], rotation=45)
         plot.minorticks_off()
         plot.set_xlabel("workers")
-        plot.set_ylabel("seconds of a step")
+        plot.set_ylabel("seconds per step")
         plot.legend(fontsize=8, loc="center left", bbox_to_anchor=(1, 0.5))
-    changes = "; ".join(f"from {each['n']} on {each['to']}" for each in plan["crossovers"]) or "nowhere another"
+    changes = "; ".join(f"from {each['n']} on {each['to']}" for each in plan["crossovers"]) or "with no change"
     return finished(
         plot,
         "Plan",
-        "What each scheme is expected to take; lines down mark where another one becomes the fastest. "
-        "The theorem's optimum has indices of 4 bytes, no latency and perfect balance: what codes indices better lies below it.",
+        "Predicted duration of a step with each scheme. Vertical lines mark where another scheme becomes the fastest. "
+        "The theorem's optimum assumes 4-byte indices, no latency and perfect balance; schemes with better index codes lie below it.",
         f"Curves of {len(names)} schemes from {workers[0]} to {workers[-1]} workers: "
-        f"{best[0] if best else 'none'} is the fastest first, {changes}.",
+        f"the fastest is {best[0] if best else 'none'} at first, {changes}.",
         ["workers", "best", *names],
         [
             [
@@ -313,11 +313,11 @@ def plan_densification(plan: dict[str, Any]) -> Picture:
         told = [(each["n"], each["densification"]) for each in points]
         seen = sum(not each["extrapolated"] for each in points)
         if seen > 0:
-            plot.plot(*zip(*told[:seen], strict=True), color=SERIES[0], marker="o", label="seen")
+            plot.plot(*zip(*told[:seen], strict=True), color=SERIES[0], marker="o", label="measured")
         if seen < len(told):
             plot.plot(*zip(*told[max(seen - 1, 0) :], strict=True), color=SERIES[0], linestyle="--", marker="o", label="extrapolated")
         plot.plot(workers, [each["densification_from_an_eighth"] for each in points], color=SERIES[1], marker="s",
-                  linewidth=1, label="told from an eighth of the workers")
+                  linewidth=1, label="predicted from an eighth of the workers")
         plot.set_xscale("log", base=2)
         logarithmic(plot.yaxis, lambda number: f"{number:g}", [each["densification"] for each in points])
         plot.set_xticks(workers, [units.count(n) for n in workers], rotation=45)
@@ -328,9 +328,9 @@ def plan_densification(plan: dict[str, Any]) -> Picture:
     return finished(
         plot,
         "Densification behind the plan",
-        "Up to the trace's workers as it is; beyond them extrapolated. How well that goes shows where the curve "
-        "told from an eighth of the workers (one at least) lies beside what was seen.",
+        "Measured up to the trace's workers, extrapolated beyond. As a check of the method, the second curve is extrapolated from "
+        "an eighth of the workers, at least one; compare it with the measured values.",
         f"Curve to {points[-1]['densification']:.3g} at {units.count(workers[-1])} workers.",
-        ["workers", "densification", "told from an eighth"],
+        ["workers", "densification", "predicted from an eighth"],
         [[units.count(each["n"]), f"{each['densification']:.3f}", f"{each['densification_from_an_eighth']:.3f}"] for each in points],
     )

@@ -1,4 +1,4 @@
-"""The pictures of schedules: what a step takes by each, and when what crosses, hidden under passes or exposed."""
+"""The pictures of schedules: the duration of a step with each, and communication over time, hidden or exposed."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from . import units
 from .drawing import DASHES, INK, MARKERS, SERIES, Picture, axes, logarithmic
 from .pictures import finished
 
-# A schedule looks the same in every report.
+# The order fixes the colour and marker of a schedule, so that it looks the same in every report.
 PLACES = ["wfbp", "dear", "auto", "lazy", "mg_wfbp", "mg_wfbp_exact", "merge_all", "sequential"]
-# What a row of a timeline is called, and how it is drawn: passes forward and back, hidden, exposed.
+# Colours of a timeline, and the names of its rows in the trace file.
 FORWARD, BACKWARD, HIDDEN, EXPOSED = SERIES[0], SERIES[4], SERIES[2], SERIES[1]
 ROWS = ("passes", "communication, hidden", "communication, exposed")
-# Timelines that are drawn; of more the first ones.
+# Largest number of timelines to draw; further ones are left out.
 MOST_DRAWN = 8
-# Of the picture's width: what lies nearer than this is drawn as one.
+# Spans with a smaller gap, as a share of the picture's width, are drawn as one.
 NEAR = 1 / 2000
 
 
@@ -26,7 +26,7 @@ def place_of(name: str) -> int:
 
 
 def by_workers(simulation: dict[str, Any]) -> dict[int, dict[str, dict[str, Any]]]:
-    """{workers: {schedule: result}}, in their order."""
+    """Returns the results as {workers: {schedule: result}}, ordered by workers."""
     found: dict[int, dict[str, dict[str, Any]]] = {}
     for each in simulation["results"]:
         found.setdefault(each["workers"], {})[each["schedule"]] = each
@@ -38,31 +38,31 @@ def share(part: float, whole: float) -> str:
 
 
 def step_parts(simulation: dict[str, Any]) -> Picture:
-    """Of the most workers."""
+    """Draws the parts of a step, for the largest number of workers."""
     workers, results = list(by_workers(simulation).items())[-1]
     names = list(results)
     with axes(height=0.9 + 0.34 * len(names)) as plot:
         places = range(len(names))
         compute = [results[name]["compute_s"] for name in names]
         exposed = [results[name]["exposed_s"] for name in names]
-        plot.barh(places, compute, color=FORWARD, label="computed")
-        bars = plot.barh(places, exposed, left=compute, color=EXPOSED, label="exposed: workers wait")
+        plot.barh(places, compute, color=FORWARD, label="computation")
+        bars = plot.barh(places, exposed, left=compute, color=EXPOSED, label="exposed communication")
         plot.bar_label(bars, [units.seconds(results[name]["iteration_s"]) for name in names], padding=3)
         plot.set_yticks(places, names)
         plot.invert_yaxis()
         plot.xaxis.set_major_formatter(lambda number, _: units.seconds(number) if number else "0")
         plot.set_xlim(right=1.15 * max(results[name]["iteration_s"] for name in names) or 1)
         plot.grid(visible=False, axis="y")
-        plot.set_xlabel(f"a step among {units.count(workers)} workers")
+        plot.set_xlabel(f"duration of a step with {units.count(workers)} workers")
         plot.legend(loc="lower center", bbox_to_anchor=(0.5, 1), ncols=2)
     least = min(names, key=lambda name: results[name]["iteration_s"])
     return finished(
         plot,
-        "A step by each schedule",
-        "What crosses is hidden while a worker computes, and exposed while it waits for it.",
-        f"Bars of {len(names)} schedules among {units.count(workers)} workers: {least} takes the least, "
-        f"{units.seconds(results[least]['iteration_s'])}, of which {units.seconds(results[least]['exposed_s'])} exposed.",
-        ["schedule", "step", "computed", "crosses", "exposed", "hidden of what crosses"],
+        "Duration of a step with each schedule",
+        "Communication is hidden while a worker computes, and exposed while the worker waits for it.",
+        f"Bars of {len(names)} schedules with {units.count(workers)} workers: {least} is the fastest, "
+        f"{units.seconds(results[least]['iteration_s'])}, including {units.seconds(results[least]['exposed_s'])} exposed.",
+        ["schedule", "step", "computation", "communication", "exposed", "hidden share of communication"],
         [
             [
                 name,
@@ -95,18 +95,18 @@ def scaling(simulation: dict[str, Any]) -> Picture:
                 label=name,
             )
         compute = [max(each["compute_s"] for each in results.values()) for results in found.values()]
-        plot.plot(workers, compute, color=INK, linestyle=":", linewidth=1.2, label="computed")
+        plot.plot(workers, compute, color=INK, linestyle=":", linewidth=1.2, label="computation")
         plot.set_xscale("log", base=2)
         plot.set_xticks(workers, [units.count(n) for n in workers], rotation=45)
         plot.minorticks_off()
         logarithmic(plot.yaxis, units.seconds, drawn)
         plot.set_xlabel("workers")
-        plot.set_ylabel("seconds of a step")
+        plot.set_ylabel("seconds per step")
         plot.legend(fontsize=8, loc="center left", bbox_to_anchor=(1, 0.5))
     return finished(
         plot,
-        "Steps and workers",
-        "What lies above the dotted line is exposed.",
+        "Duration of a step by number of workers",
+        "The distance above the dotted line is exposed communication.",
         f"Curves of {len(names)} schedules from {units.count(workers[0])} to {units.count(workers[-1])} workers.",
         ["workers", *names],
         [
@@ -118,7 +118,7 @@ def scaling(simulation: dict[str, Any]) -> Picture:
 
 @dataclasses.dataclass
 class Timeline:
-    """A process of a trace, in seconds from its begin on."""
+    """A process of a trace, in seconds since its start."""
 
     name: str
     forward: list[tuple[float, float]] = dataclasses.field(default_factory=list)
@@ -137,7 +137,7 @@ class Timeline:
 
 
 def timelines(trace: dict[str, Any]) -> list[Timeline]:
-    """Those that have the rows that sparsesync writes. Raises ValueError where none has."""
+    """Returns the processes that have the rows that sparsesync writes. Raises ValueError if there are none."""
     names: dict[int, str] = {}
     rows: dict[tuple[int, int], str] = {}
     for event in trace["traceEvents"]:
@@ -166,7 +166,7 @@ def timelines(trace: dict[str, Any]) -> list[Timeline]:
 
 
 def joined(spans: list[tuple[float, float]], near: float) -> list[tuple[float, float]]:
-    """(begin, length) of spans in their order, as one where nobody would see what is between them."""
+    """Returns spans as (begin, length) in order, joined across gaps that are too small to see."""
     wholes: list[list[float]] = []
     for begin, end in sorted(spans):
         if wholes and begin - wholes[-1][1] <= near:
@@ -181,13 +181,13 @@ def total(spans: list[tuple[float, float]]) -> float:
 
 
 def when_what_crosses(drawn: list[Timeline]) -> Picture:
-    """One below the other, over one axis of time."""
+    """Draws the timelines below each other, over one time axis."""
     longest = max(each.end() - each.begin() for each in drawn)
     labels: dict[str, str] = {
         FORWARD: "forward",
         BACKWARD: "backward",
-        HIDDEN: "crosses, hidden",
-        EXPOSED: "crosses, exposed",
+        HIDDEN: "communication, hidden",
+        EXPOSED: "communication, exposed",
     }
     with axes(width=11, height=1.1 + 0.95 * len(drawn)) as plot:
         for place, each in enumerate(drawn):
@@ -203,10 +203,10 @@ def when_what_crosses(drawn: list[Timeline]) -> Picture:
         plot.legend(loc="lower center", bbox_to_anchor=(0.5, 1), ncols=4)
     return finished(
         plot,
-        "When what crosses",
-        "Of each the passes of worker 0 on top; below, what crosses while it computes; and, lowest, what crosses while it waits.",
+        "Communication over time",
+        "For each schedule, from top to bottom: the passes of worker 0, communication while it computes, and communication while it waits.",
         "Timelines: " + "; ".join(f"{each.name}, {units.seconds(total(each.exposed))} exposed" for each in drawn) + ".",
-        ["timeline", "shown", "passes", "crosses, hidden", "crosses, exposed"],
+        ["timeline", "shown", "passes", "communication, hidden", "communication, exposed"],
         [
             [
                 each.name,

@@ -1,4 +1,4 @@
-"""Numbers as people read them."""
+"""Numbers formatted with units."""
 
 from __future__ import annotations
 
