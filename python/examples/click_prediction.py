@@ -1,7 +1,7 @@
-"""DeepFM for click prediction on data of Criteo's format: 26 categorical fields and 13 integers a line.
+"""DeepFM for click prediction on data in Criteo's format: 26 categorical fields and 13 integers per line.
 
-All fields share one table of hashed rows, of which a step touches few. Without --data the samples are generated: values
-as skewed as Criteo's, clicks of a planted model that can be learned.
+All fields share one table of hashed rows, and a step touches few of them. Without --data the samples are generated:
+values with Criteo's skew, and clicks from a random model that can be learned.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import torch
 from numpy.typing import NDArray
 
 INTEGERS = 13
-# How many distinct values each categorical field of Criteo's seven days has.
+# Distinct values of each categorical field in Criteo's seven days of data.
 DISTINCT = (
     1460, 583, 10131227, 2202608, 305, 24, 12517, 633, 3, 93145, 5683, 8351593, 3194,
     27, 14992, 5461306, 10, 5652, 2173, 4, 7046547, 18, 15, 286181, 105, 142572,
@@ -32,7 +32,13 @@ _HASH = ("a hash of hexadecimal digits", re.compile(rb"[0-9a-fA-F]{1,8}"))
 
 @dataclasses.dataclass(frozen=True)
 class Samples:
-    """rows: [samples, 26], of the table that all fields share; integers: [samples, 13], scaled; clicked: [samples]."""
+    """A batch of samples.
+
+    Attributes:
+        rows: ``[samples, 26]``, dtype ``torch.int64``, indices into the shared table.
+        integers: ``[samples, 13]``, dtype ``torch.float32``, scaled.
+        clicked: ``[samples]``, dtype ``torch.float32``, 0 or 1.
+    """
 
     rows: torch.Tensor
     integers: torch.Tensor
@@ -40,8 +46,11 @@ class Samples:
 
 
 def rows_of(values: NDArray[np.uint64], buckets: int) -> NDArray[np.int64]:
-    """Rows of values, [samples, 26]: hashed (MurmurHash3's finalizer) into each field's own. A value that is missing,
-    written as 0, has the field's first row."""
+    """Returns table rows for values of shape [samples, 26].
+
+    Each field has a separate range of rows. Values are hashed into it with the finalizer of MurmurHash3. A missing
+    value, written as 0, has the first row of its field.
+    """
     hashed = values.copy()
     for factor in (0xFF51AFD7ED558CCD, 0xC4CEB9FE1A85EC53):
         hashed ^= hashed >> np.uint64(33)
@@ -52,19 +61,19 @@ def rows_of(values: NDArray[np.uint64], buckets: int) -> NDArray[np.int64]:
 
 
 def scaled(integers: NDArray[np.float64]) -> torch.Tensor:
-    """Their logarithms, with signs kept; 0 where one is not there."""
+    """Returns the logarithms of the integers, with signs kept; 0 for a missing one."""
     return torch.from_numpy((np.sign(integers) * np.log1p(np.abs(integers))).astype(np.float32))
 
 
-# ---- Generated.
+# ---- Generated samples
 
 
 class Planted:
-    """Samples as skewed as Criteo's, whose clicks follow a factorization machine that was drawn from the seed."""
+    """Samples with Criteo's skew, whose clicks follow a factorization machine drawn from the seed."""
 
     RANK = 4
     SKEW = 1.2  # Zipf's exponent
-    CLICKED = -1.4  # the mean score: about a fourth are clicked, as at Criteo
+    CLICKED = -1.4  # mean score: about a quarter of the samples are clicked, as in Criteo's data
 
     def __init__(self, buckets: int, seed: int) -> None:
         self._buckets = buckets
@@ -83,7 +92,7 @@ class Planted:
         return Samples(torch.from_numpy(rows), scaled(integers), torch.from_numpy(clicked.astype(np.float32)))
 
     def _features(self, random: np.random.Generator, count: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-        # Zipf's law of a bounded range, by the inverse of its distribution.
+        # Zipf's law on a bounded range, by inversion of its distribution function.
         last = (np.array(DISTINCT) + 1.0) ** (1 - self.SKEW) - 1
         values = (1 + random.random((count, FIELDS)) * last) ** (1 / (1 - self.SKEW))
         integers = np.floor(random.lognormal(1.0, 1.5, (count, INTEGERS)))
@@ -105,31 +114,31 @@ class Planted:
         return self.samples(np.random.default_rng((seed, 1)), count)
 
 
-# ---- Read.
+# ---- Samples from a file
 
 
 class Criteo:
-    """Criteo's train.txt, read as it is needed: its first lines are held out, of the rest each worker has its part."""
+    """Criteo's train.txt, read on demand. The first lines are held out; each worker reads a part of the rest."""
 
     def __init__(self, options: argparse.Namespace, world: common.World) -> None:
         self._path: pathlib.Path = options.data
         self._buckets: int = options.rows
         self._batch: int = options.batch
         self._world = world
-        # All workers read the first step, so that all refuse a file of another format.
+        # All workers parse the first step's lines, so that all reject a file of another format.
         needed = options.held_out + world.size * options.batch
         first = list(itertools.islice(self._lines(), needed))
         parsed = self._parsed(enumerate(first, 1), everywhere=True)
         if len(first) < needed:
             raise common.UserError(
                 f"--data {self._path}: it has {len(first)} lines, --held-out {options.held_out} and a --batch of "
-                f"{options.batch} for {common.counted(world.size, 'worker')} ask for {needed}: give smaller ones"
+                f"{options.batch} for {common.counted(world.size, 'worker')} need {needed}: give smaller ones"
             )
         self._held_out: int = options.held_out
         self.held_out = Samples(*(each[: self._held_out] for each in (parsed.rows, parsed.integers, parsed.clicked)))
 
     def batches(self) -> Iterator[Samples]:
-        """Without end: after the last lines that are enough for all workers it begins anew."""
+        """Yields this worker's batches without end. After the last full batch for all workers it starts over."""
         of_all = self._batch * self._world.size
         own = slice(self._world.rank * self._batch, (self._world.rank + 1) * self._batch)
         while True:
@@ -162,7 +171,7 @@ class Criteo:
 
 
 def _fields(line: bytes) -> tuple[int, Sequence[int], Sequence[int]]:
-    """Label, integers and hashes of a line; 0 for what is missing."""
+    """Returns the label, the integers and the hashes of a line; 0 for missing values."""
     fields = line.rstrip(b"\r\n").split(b"\t")
     if len(fields) != 1 + INTEGERS + FIELDS:
         raise ValueError(
@@ -172,7 +181,7 @@ def _fields(line: bytes) -> tuple[int, Sequence[int], Sequence[int]]:
     if fields[0] not in (b"0", b"1"):
         raise ValueError(f"the label is {_quoted(fields[0])}, not 0 or 1")
     integers = [_matched(_INTEGER, field, 10) if field else 0 for field in fields[1 : 1 + INTEGERS]]
-    # One is added: 0 is what is missing.
+    # Hashes are shifted by one, because 0 marks a missing value.
     hashes = [_matched(_HASH, field, 16) + 1 if field else 0 for field in fields[-FIELDS:]]
     return int(fields[0]), integers, hashes
 
@@ -188,7 +197,7 @@ def _quoted(field: bytes) -> str:
     return repr(field[:20].decode("utf-8", "replace"))
 
 
-# ---- The model.
+# ---- Model
 
 
 class DeepFM(torch.nn.Module):
@@ -206,7 +215,7 @@ class DeepFM(torch.nn.Module):
         torch.nn.init.normal_(self.vectors.weight, 0, 0.05)
 
     def forward(self, rows: torch.Tensor, integers: torch.Tensor) -> torch.Tensor:
-        """The logit of a click: [samples]."""
+        """Returns the logit of a click, of shape [samples]."""
         vectors: torch.Tensor = self.vectors(rows)
         first: torch.Tensor = self.weights(rows).sum(1).squeeze(1) + self.of_integers(integers).squeeze(1)
         pairs = (vectors.sum(1).square() - vectors.square().sum(1)).sum(1) / 2
@@ -215,7 +224,7 @@ class DeepFM(torch.nn.Module):
 
 
 def auc(scores: torch.Tensor, clicked: torch.Tensor) -> float:
-    """The chance that a sample that was clicked scores above one that was not; one half of a tie."""
+    """Returns the probability that a clicked sample scores above one that was not clicked; ties count one half."""
     _, ties, counts = torch.unique(scores, return_inverse=True, return_counts=True)
     ranks = (counts.cumsum(0) - (counts - 1) / 2)[ties].double()
     positive = clicked.sum().double()
@@ -262,18 +271,18 @@ def main(options: argparse.Namespace, world: common.World) -> None:
 def options() -> argparse.Namespace:
     parser = common.parser(__doc__, steps=400, batch=512, lr=0.05)
     own = parser.add_argument_group("options of this model")
-    own.add_argument("--data", type=pathlib.Path, metavar="FILE", help="Criteo's train.txt (else lines are generated)")
-    own.add_argument("--held-out", type=common.positive, default=8192, metavar="N", help="samples that test (8192)")
-    own.add_argument("--rows", type=_rows, default=20000, metavar="N", help="of the table for each field (20000)")
-    own.add_argument("--embedding", type=common.positive, default=16, metavar="N", help="width (16)")
-    own.add_argument("--layers", type=_layers, default=(128, 64), metavar="N,N", help="of the perceptron (128,64)")
+    own.add_argument("--data", type=pathlib.Path, metavar="FILE", help="Criteo's train.txt; without it samples are generated")
+    own.add_argument("--held-out", type=common.positive, default=8192, metavar="N", help="samples for the final measures (8192)")
+    own.add_argument("--rows", type=_rows, default=20000, metavar="N", help="table rows per field (20000)")
+    own.add_argument("--embedding", type=common.positive, default=16, metavar="N", help="width of the embeddings (16)")
+    own.add_argument("--layers", type=_layers, default=(128, 64), metavar="N,N", help="widths of the perceptron's layers (128,64)")
     return parser.parse_args()
 
 
 def _rows(text: str) -> int:
     value = int(text)
     if value < 2:
-        raise argparse.ArgumentTypeError(f"{text}: at least 2, one of them for values that are not there")
+        raise argparse.ArgumentTypeError(f"{text}: at least 2, because one row per field is for missing values")
     return value
 
 

@@ -1,4 +1,4 @@
-"""What the examples share: options, the choice of a DistributedDataParallel, a run that shows how it goes, results."""
+"""Code that the examples share: options, the choice of a DistributedDataParallel, progress, and results."""
 
 from __future__ import annotations
 
@@ -27,22 +27,25 @@ import torch.distributed as dist
 from sparsesync.torch import DistributedDataParallel
 from torch.nn.parallel import DistributedDataParallel as TorchsOwn
 
-# Steps that steps/s and bytes leave out: gradients are seen for the first time, and buckets are made.
+# Steps that steps/s and bytes exclude, because buckets are made in them.
 STARTING = 2
 
 _EPILOG = """\
-run it:
+run:
   python {program}
   torchrun --nproc-per-node 2 {program}
   mpirun -np 2 python {program}
-both side by side, drawn into one picture:
+compare with torch in one picture:
   torchrun --nproc-per-node 2 {program} --ddp torch --json torch.json
   torchrun --nproc-per-node 2 {program} --ddp sparsesync --against torch.json --plot both.svg
 """
 
 
 class UserError(Exception):
-    """One line for the user, status 2. All workers find it; or, if not `everywhere`, this one alone."""
+    """An error that the user can fix: one line, exit status 2.
+
+    everywhere: it occurs on all workers, so worker 0 alone prints it.
+    """
 
     def __init__(self, line: str, everywhere: bool = True) -> None:
         super().__init__(line)
@@ -51,7 +54,7 @@ class UserError(Exception):
 
 @dataclasses.dataclass(frozen=True)
 class World:
-    """This process among the others, as its launcher says."""
+    """This process among the others, as its launcher describes it."""
 
     launcher: str = "none"
     rank: int = 0
@@ -68,37 +71,37 @@ class World:
         return World()
 
 
-# ---- Options.
+# ---- Options
 
 
 def parser(description: str | None, *, steps: int, batch: int, lr: float) -> argparse.ArgumentParser:
-    """The options of both examples."""
+    """Makes the parser with the options of both examples."""
     made = argparse.ArgumentParser(
         description=description,
         epilog=_EPILOG.format(program=sys.argv[0]),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     made.add_argument(
-        "--ddp", choices=("sparsesync", "torch", "none"), default="sparsesync", help="what synchronizes (sparsesync)"
+        "--ddp", choices=("sparsesync", "torch", "none"), default="sparsesync", help="wrapper that synchronizes gradients (sparsesync)"
     )
     made.add_argument(
-        "--gradients", choices=("sparse", "dense"), default="sparse", help="of tables: Embedding(sparse=...) (sparse)"
+        "--gradients", choices=("sparse", "dense"), default="sparse", help="layout of embedding gradients (sparse)"
     )
-    made.add_argument("--optimizer", choices=("sgd", "adagrad", "adam"), default="adagrad", help="(adagrad)")
+    made.add_argument("--optimizer", choices=("sgd", "adagrad", "adam"), default="adagrad", help="name of the optimizer (adagrad)")
     made.add_argument("--lr", type=float, default=lr, metavar="RATE", help=f"learning rate ({lr})")
-    made.add_argument("--steps", type=positive, default=steps, metavar="N", help=f"({steps})")
-    made.add_argument("--batch", type=positive, default=batch, metavar="N", help=f"of each worker ({batch})")
-    made.add_argument("--seed", type=int, default=1, metavar="N", help="(1)")
-    made.add_argument("--json", type=pathlib.Path, metavar="FILE", help="write the result")
+    made.add_argument("--steps", type=positive, default=steps, metavar="N", help=f"number of steps ({steps})")
+    made.add_argument("--batch", type=positive, default=batch, metavar="N", help=f"batch size of each worker ({batch})")
+    made.add_argument("--seed", type=int, default=1, metavar="N", help="random seed (1)")
+    made.add_argument("--json", type=pathlib.Path, metavar="FILE", help="write the result as JSON")
     made.add_argument("--plot", type=pathlib.Path, metavar="FILE", help="draw loss against time: .svg, .png or .pdf")
-    made.add_argument("--against", type=pathlib.Path, metavar="FILE", help="draw the --json of another run, too")
-    own = made.add_argument_group("options of sparsesync alone")
-    own.add_argument("--scheme", metavar="NAME", help="one of sparsesync.schemes(); if not given it chooses by itself")
-    own.add_argument("--wire", choices=("bf16", "f16"), help="the type that values cross as; if not given their own")
-    own.add_argument("--announce", action="store_true", help="tell the rows of tables as the forward pass begins")
-    torchs = made.add_argument_group("options of torch alone")
+    made.add_argument("--against", type=pathlib.Path, metavar="FILE", help="also draw another run, from its --json file")
+    own = made.add_argument_group("options for --ddp sparsesync")
+    own.add_argument("--scheme", metavar="NAME", help="a name from sparsesync.schemes() (auto)")
+    own.add_argument("--wire", choices=("bf16", "f16"), help="type of the values in messages (f32)")
+    own.add_argument("--announce", action="store_true", help="exchange row indices during the forward pass")
+    torchs = made.add_argument_group("options for --ddp torch")
     torchs.add_argument(
-        "--gloo-threads", type=positive, metavar="N", help="of its group; with 1 it never crashes (torch's number: 2)"
+        "--gloo-threads", type=positive, metavar="N", help="threads of the Gloo group; 1 avoids a crash in torch 2.15 (2)"
     )
     return made
 
@@ -111,7 +114,7 @@ def positive(text: str) -> int:
 
 
 def check(options: argparse.Namespace) -> None:
-    """What can be known to be wrong before minutes of training."""
+    """Checks the options, so that errors appear before minutes of training."""
     for ddp, names in (("sparsesync", ("scheme", "wire", "announce")), ("torch", ("gloo_threads",))):
         for name in names:
             if getattr(options, name) and options.ddp != ddp:
@@ -129,15 +132,15 @@ def check(options: argparse.Namespace) -> None:
             raise UserError("--plot needs matplotlib: pip install matplotlib")
     if options.against:
         if not options.plot:
-            raise UserError("--against without --plot FILE, where both are drawn: give it, too")
+            raise UserError("--against needs --plot FILE, the picture to draw both runs into")
         read_result(options.against)
 
 
-# ---- What is synchronized, and optimized.
+# ---- Wrapper and optimizers
 
 
 def distributed(module: torch.nn.Module, options: argparse.Namespace, world: World) -> torch.nn.Module:
-    """The module in the wrapper that --ddp names: the one line in which the two differ."""
+    """Wraps the module as --ddp says. This is the only line in which the two wrappers differ."""
     if options.ddp == "sparsesync":
         return DistributedDataParallel(
             module, scheme=options.scheme or "auto", wire=options.wire, announce=options.announce
@@ -155,18 +158,21 @@ def _initialize_torch(world: World) -> None:
         dist.init_process_group("gloo", rank=world.rank, world_size=world.size)
     else:
         raise UserError(
-            "--ddp torch under mpirun: torch asks for the host of rank 0 and a free port of it: "
+            "--ddp torch under mpirun: torch needs the host of rank 0 and a free port there: use "
             "mpirun -x MASTER_ADDR=127.0.0.1 -x MASTER_PORT=29500 ..., or torchrun"
         )
 
 
 def gloo_group(threads: int) -> dist.ProcessGroup:
-    """All workers, as torch's own group has them, with so many threads that do the work. After each all-reduce a thread notes
-    its name, a string that torch guards by no lock: where one ends a sparse all-reduce, whose name is on the heap, while
-    another ends a dense one, torch 2.15 corrupts the heap (ProcessGroupGloo::runLoop). With one thread it cannot."""
+    """Makes a Gloo group of all workers with a given number of threads.
+
+    After each all-reduce a thread stores the operation's name in a string that torch does not lock. In torch 2.15 this
+    corrupts the heap if one thread ends a sparse all-reduce, whose name is on the heap, while another ends a dense one
+    (ProcessGroupGloo::runLoop). With one thread it cannot happen.
+    """
 
     def create(store: dist.Store, rank: int, size: int, timeout: datetime.timedelta) -> dist.ProcessGroup:
-        interfaces = os.environ.get("GLOO_SOCKET_IFNAME", "")  # as torch's own group reads it
+        interfaces = os.environ.get("GLOO_SOCKET_IFNAME", "")  # read like this by torch, too
         gloo, options = dist.ProcessGroupGloo, dist.ProcessGroupGloo._Options()
         devices = [gloo.create_device(interface=each) for each in interfaces.split(",") if each]
         options._devices = devices or [gloo.create_default_device()]
@@ -181,7 +187,7 @@ def gloo_group(threads: int) -> dist.ProcessGroup:
 
 
 def optimizers(module: torch.nn.Module, options: argparse.Namespace) -> list[torch.optim.Optimizer]:
-    """One; or two, where sparse gradients ask for one of their own."""
+    """Makes the optimizers: one, or two if sparse gradients need a separate one."""
     if options.optimizer == "sgd":
         return [torch.optim.SGD(module.parameters(), lr=options.lr)]
     if options.optimizer == "adagrad":
@@ -195,11 +201,11 @@ def optimizers(module: torch.nn.Module, options: argparse.Namespace) -> list[tor
 
 
 def gather(ddp: torch.nn.Module, own: Any) -> list[Any]:
-    """What each worker gave, by rank; between steps, and something that JSON can hold."""
+    """Returns the value of each worker, by rank. Call it between steps, with a value that JSON can store."""
     if isinstance(ddp, DistributedDataParallel):
         return [json.loads(each) for each in ddp.synchronizer.session.all_gather(json.dumps(own).encode())]
     if isinstance(ddp, TorchsOwn):
-        # Not all_gather_object(), which unpickles what other workers send.
+        # all_gather_object() is avoided, because it unpickles data from other workers.
         text = torch.frombuffer(bytearray(json.dumps(own).encode()), dtype=torch.uint8)
         sizes = [torch.zeros(1, dtype=torch.int64) for _ in range(dist.get_world_size())]
         dist.all_gather(sizes, torch.tensor([len(text)]))
@@ -209,11 +215,11 @@ def gather(ddp: torch.nn.Module, own: Any) -> list[Any]:
     return [own]
 
 
-# ---- A run.
+# ---- Run
 
 
 class Run:
-    """Goes through the steps, shows how they go, and at the end says and writes what came out."""
+    """Runs the steps, shows progress, and prints and writes the result."""
 
     def __init__(self, ddp: torch.nn.Module, options: argparse.Namespace, world: World) -> None:
         self._ddp = ddp
@@ -222,10 +228,10 @@ class Run:
         self._world = world
         self._losses: list[float] = []
         self._seconds: list[float] = []  # since the start, at the end of each step
-        self._before = {"bytes_sent": 0.0, "seconds_exposed": 0.0}  # what the starting steps took
+        self._before = {"bytes_sent": 0.0, "seconds_exposed": 0.0}  # costs of the starting steps
 
     def steps(self) -> Iterator[int]:
-        """The numbers of the steps; record() each step's loss."""
+        """Yields the indices of the steps. Call record() in each step."""
         progress = _Progress(self._options.steps) if self._world.rank == 0 else None
         began = time.perf_counter()
         try:
@@ -244,7 +250,7 @@ class Run:
         self._losses.append(loss.item())
 
     def finish(self, measure: Callable[[], dict[str, float]]) -> None:
-        """Ends the run on all workers. measure: figures of the trained module, asked for on worker 0 alone."""
+        """Ends the run on all workers. measure: returns measures of the trained module; called on worker 0 only."""
         taken = {name: value - self._before[name] for name, value in self._taken().items()}
         told = gather(self._ddp, {"losses": self._losses, "taken": taken, "digest": digest_of(self._module)})
         if self._world.rank == 0:
@@ -306,14 +312,14 @@ def _plain(option: Any) -> Any:
 
 
 def _rate(seconds: Sequence[float]) -> float:
-    """Steps per second, without those that start if there are others."""
+    """Returns the steps per second, without the starting steps if there are others."""
     if len(seconds) <= STARTING:
         return len(seconds) / seconds[-1]
     return (len(seconds) - STARTING) / (seconds[-1] - seconds[STARTING - 1])
 
 
 def digest_of(module: torch.nn.Module) -> str:
-    """Of all bits of all parameters and buffers."""
+    """Returns a digest of all bits of all parameters and buffers."""
     hashed = hashlib.blake2b(digest_size=16)
     for tensor in module.state_dict().values():
         hashed.update(memoryview(tensor.detach().contiguous().flatten().view(torch.uint8).numpy()))
@@ -323,7 +329,7 @@ def digest_of(module: torch.nn.Module) -> str:
 def _summary(result: dict[str, Any]) -> Iterator[str]:
     losses, options = result["losses"], result["options"]
     last = losses[-max(1, len(losses) // 10) :]
-    yield f"loss {losses[0]:.4f} at first, {sum(last) / len(last):.4f} over the last {counted(len(last), 'step')}"
+    yield f"loss {losses[0]:.4f} in the first step, {sum(last) / len(last):.4f} over the last {counted(len(last), 'step')}"
     for name, value in result["measures"].items():
         yield f"{name.replace('_', ' ')} {value:.4f}"
     yield (
@@ -333,7 +339,7 @@ def _summary(result: dict[str, Any]) -> Iterator[str]:
     yield f"model of {result['parameters'] / 1e6:.2f} million parameters, {result['parameters_bytes'] / 1e6:.1f} MB"
     if result["bytes_sent_per_step"]:
         yield (
-            f"sent by the busiest worker: {result['bytes_sent_per_step']['busiest'] / 1e6:.3f} MB a step; "
+            f"sent by the busiest worker: {result['bytes_sent_per_step']['busiest'] / 1e6:.3f} MB per step; "
             f"backward waited {result['exposed_share']:.0%} of the time"
         )
     else:
@@ -350,12 +356,12 @@ def counted(number: int, what: str) -> str:
 
 
 class _Progress:
-    """A bar on a terminal, in a run of over two seconds; elsewhere ten lines."""
+    """A progress bar on a terminal, for runs of over two seconds; ten lines elsewhere."""
 
     def __init__(self, steps: int) -> None:
         self._steps = steps
         self._bar = sys.stderr.isatty()
-        self._shown = 0.0  # when the bar was drawn last
+        self._shown = 0.0  # seconds since the start when the bar was last drawn
 
     def show(self, seconds: Sequence[float], loss: float) -> None:
         done = len(seconds)
@@ -377,11 +383,11 @@ class _Progress:
             print("\r\x1b[K", end="", file=sys.stderr, flush=True)
 
 
-# ---- The picture.
+# ---- Picture
 
 
 def read_result(path: pathlib.Path) -> dict[str, Any]:
-    """What --json wrote."""
+    """Reads a file that --json wrote."""
     try:
         result = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -394,7 +400,7 @@ def read_result(path: pathlib.Path) -> dict[str, Any]:
 
 
 def draw(path: pathlib.Path, results: Sequence[dict[str, Any]]) -> None:
-    """Loss against time: of each step, pale, and the mean of the steps before it."""
+    """Draws loss against time: each step in a pale colour, and a moving average."""
     figure = importlib.import_module("matplotlib.figure").Figure(figsize=(7, 4.2), layout="constrained")
     axes = figure.subplots()
     for number, result in enumerate(results):
@@ -411,11 +417,11 @@ def draw(path: pathlib.Path, results: Sequence[dict[str, Any]]) -> None:
     figure.savefig(path)
 
 
-# ---- The start and the end of a process.
+# ---- Start and end of a process
 
 
 class _Interrupts:
-    """Of the user, or of a launcher that ends its processes."""
+    """Records interrupts by the user, or by a launcher that ends its processes."""
 
     def __init__(self) -> None:
         self.came = False
@@ -423,12 +429,12 @@ class _Interrupts:
             signal.signal(each, self._on_signal)
 
     def _on_signal(self, _: int, __: FrameType | None) -> None:
-        if not self.came:  # a second one does not disturb the end
+        if not self.came:  # later signals are ignored during shutdown
             self.came = True
             raise KeyboardInterrupt
 
     def soon(self) -> bool:
-        """Whether an error came only of other workers that got theirs first."""
+        """Returns whether this process was also interrupted, shortly after an error from workers that were interrupted first."""
         try:
             if not self.came:
                 time.sleep(0.5)
@@ -438,14 +444,14 @@ class _Interrupts:
 
 
 def _leave_torch() -> None:
-    """Ends torch's process group with its threads: one that still lets go of a tensor when Python ends aborts the process."""
-    gc.collect()  # what is left of the wrapper holds the group
+    """Ends torch's process group and its threads. A thread that releases a tensor while Python ends would abort the process."""
+    gc.collect()  # the wrapper's reference cycles keep the group alive
     if dist.is_initialized():
         dist.destroy_process_group()
 
 
 def launch(main: Callable[[argparse.Namespace, World], None], options: argparse.Namespace) -> NoReturn:
-    """Runs an example in this process and ends it. What a user can mend is one line: worker 0's, if all say it."""
+    """Runs an example in this process and exits. Errors that the user can fix are one line, printed once."""
     interrupts = _Interrupts()
     world = World.found()
 
@@ -456,7 +462,7 @@ def launch(main: Callable[[argparse.Namespace, World], None], options: argparse.
 
     if "OMP_NUM_THREADS" not in os.environ:
         torch.set_num_threads(max(1, (os.cpu_count() or 1) // world.local_size))
-    torch.sparse.check_sparse_tensor_invariants.disable()  # type: ignore[no-untyped-call]  # unsaid, Adagrad warns
+    torch.sparse.check_sparse_tensor_invariants.disable()  # type: ignore[no-untyped-call]  # otherwise Adagrad warns
     torch.manual_seed(options.seed)
     try:
         check(options)

@@ -1,6 +1,7 @@
-"""A word-level LSTM language model with sampled softmax, on the source of Python's standard library.
+"""A word-level LSTM language model with sampled softmax, on the source code of Python's standard library.
 
-The embedding and the weight of the softmax are tables of which a step touches few rows: both have row-sparse gradients.
+The embedding and the softmax weights are tables of words. A step touches few rows of them, so both have row-sparse
+gradients.
 """
 
 from __future__ import annotations
@@ -20,13 +21,13 @@ from numpy.typing import NDArray
 
 State = tuple[torch.Tensor, torch.Tensor]
 
-# Of the text, for the loss at the end; and how many words of each batch's streams it is measured on.
+# Share of the text that is held out for the final loss, and the words per stream that it is measured on.
 HELD_OUT = 0.02
 HELD_OUT_LENGTH = 200
 
 
 class Text:
-    """The words and marks of a folder's .py files as numbers, the most frequent first; rare ones are all `<unk>`."""
+    """The words and punctuation of a folder's .py files as numbers, most frequent first. All rare words are `<unk>`."""
 
     def __init__(self, folder: pathlib.Path, vocabulary: int) -> None:
         numbers: dict[str, int] = {}
@@ -40,7 +41,7 @@ class Text:
         counts = np.bincount(in_order_of_sight)
         by_frequency = np.argsort(-counts, kind="stable")
         known = by_frequency[: vocabulary - 1]
-        # `<unk>` has its place by frequency, too: that is what the sampler expects.
+        # `<unk>` is also ordered by frequency, as the sampler expects.
         place = int(np.searchsorted(-counts[known], -counts[by_frequency[vocabulary - 1 :]].sum()))
         ids = np.full(len(counts), place, dtype=np.int64)
         ids[known] = np.arange(len(known)) + (np.arange(len(known)) >= place)
@@ -53,7 +54,7 @@ class Text:
 
 
 def sources(folder: pathlib.Path) -> list[pathlib.Path]:
-    """Its .py files, without those of installed packages."""
+    """Returns the .py files of a folder, except those of installed packages."""
     found = sorted(folder.rglob("*.py"))
     return [path for path in found if not {"site-packages", "dist-packages"} & set(path.relative_to(folder).parts)]
 
@@ -63,17 +64,17 @@ def words(path: pathlib.Path) -> list[str]:
 
 
 def in_streams(text: torch.Tensor, streams: int) -> torch.Tensor:
-    """The text cut into streams of equal length: [streams, length]."""
+    """Divides the text into streams of equal length: [streams, length]."""
     length = len(text) // streams
     return text[: streams * length].view(streams, length)
 
 
 def batches(streams: torch.Tensor, length: int) -> Iterator[tuple[torch.Tensor, torch.Tensor, bool]]:
-    """Words, the words that follow them, each [streams, length], and whether the text begins anew; without end."""
+    """Yields without end: words and the words that follow them, each [streams, length], and whether the text starts over."""
     last = streams.shape[1] - length - 1
     if last < 0:
         raise common.UserError(
-            f"the text has only {streams.shape[1]} words for each stream: fewer workers, a smaller --batch or --length"
+            f"the text has only {streams.shape[1]} words for each stream: use fewer workers, a smaller --batch or --length"
         )
     while True:
         for at in range(0, last + 1, length):
@@ -81,7 +82,7 @@ def batches(streams: torch.Tensor, length: int) -> Iterator[tuple[torch.Tensor, 
 
 
 class Sampler:
-    """Distinct words, drawn log-uniformly: P(k) = log((k + 2) / (k + 1)) / log(V + 1), nearly as words by frequency."""
+    """Distinct words, drawn log-uniformly: P(k) = log((k + 2) / (k + 1)) / log(V + 1), close to word frequencies."""
 
     def __init__(self, vocabulary: int, count: int, seed: tuple[int, int]) -> None:
         if count >= vocabulary:
@@ -91,7 +92,7 @@ class Sampler:
         self._random = np.random.default_rng(seed)
 
     def draw(self) -> tuple[torch.Tensor, int]:
-        """The words, and how many draws it took until they were so many distinct ones."""
+        """Returns the words, and the number of draws until there were enough distinct ones."""
         drawn: NDArray[np.int64] = np.empty(0, dtype=np.int64)
         while True:
             uniform = self._random.random(2 * self._count)
@@ -102,7 +103,7 @@ class Sampler:
                 return torch.from_numpy(drawn[first[: self._count]]), int(first[self._count - 1]) + 1
 
     def expected(self, asked: torch.Tensor, draws: int) -> torch.Tensor:
-        """How often each word is expected among the distinct ones of so many draws: 1 - (1 - P)^draws."""
+        """Returns the expected count of each word among the distinct words of ``draws`` draws: 1 - (1 - P)^draws."""
         words = asked.to(torch.float64)
         chance = torch.log1p(1 / (words + 1)) / math.log(self._vocabulary + 1)
         return -torch.expm1(draws * torch.log1p(-chance))
@@ -113,7 +114,7 @@ class LanguageModel(torch.nn.Module):
         super().__init__()
         self.embedding = torch.nn.Embedding(vocabulary, embedding, sparse=sparse)
         self.lstm = torch.nn.LSTM(embedding, hidden, batch_first=True)
-        # Tables, too: of all words' weights and biases a step asks for the targets' and the samples'.
+        # Tables, too: a step needs the weights and biases of targets and samples only.
         self.softmax = torch.nn.Embedding(vocabulary, hidden, sparse=sparse)
         self.bias = torch.nn.Embedding(vocabulary, 1, sparse=sparse)
         torch.nn.init.uniform_(self.embedding.weight, -0.1, 0.1)
@@ -128,17 +129,20 @@ class LanguageModel(torch.nn.Module):
         log_expected: list[torch.Tensor],
         state: State | None,
     ) -> tuple[torch.Tensor, State]:
-        """The mean loss and the state that follows. words, targets: [streams, length]; samples: [count];
-        log_expected: of the targets, [streams * length], and of the samples."""
+        """Returns the mean loss and the next state.
+
+        words, targets: [streams, length]; samples: [count]; log_expected: log expected counts of the targets, [streams
+        * length], and of the samples.
+        """
         wanted = targets.flatten()
-        # Before the LSTM runs: rows that are announced cross meanwhile.
+        # Looked up before the LSTM runs, so that announced rows are exchanged meanwhile.
         rows = torch.cat([wanted, samples])
         weights, biases = self.softmax(rows), self.bias(rows).squeeze(1)
         states, (h, c) = self.lstm(self.embedding(words), state)
         states = states.flatten(0, 1)
         of_target = (states * weights[: len(wanted)]).sum(1) + biases[: len(wanted)] - log_expected[0]
         of_samples = states @ weights[len(wanted) :].T + biases[len(wanted) :] - log_expected[1]
-        # A sample that is the target itself is not to be told from it.
+        # A sample that equals the target must not count as a wrong answer.
         of_samples = of_samples.masked_fill(wanted.unsqueeze(1) == samples, -math.inf)
         logits = torch.cat([of_target.unsqueeze(1), of_samples], dim=1)
         loss = torch.nn.functional.cross_entropy(logits, logits.new_zeros(len(wanted), dtype=torch.int64))
@@ -146,7 +150,7 @@ class LanguageModel(torch.nn.Module):
 
     @torch.no_grad()
     def full_loss(self, text: torch.Tensor, streams: int) -> float:
-        """The mean loss over all words of the vocabulary, for the first words of each stream of a text."""
+        """Returns the mean loss over the whole vocabulary, for the first words of each stream of a text."""
         cut = in_streams(text, streams)[:, : HELD_OUT_LENGTH + 1]
         states, _ = self.lstm(self.embedding(cut[:, :-1]))
         total = 0.0
@@ -168,7 +172,7 @@ def main(options: argparse.Namespace, world: common.World) -> None:
     model = LanguageModel(options.vocabulary, options.embedding, options.hidden, options.gradients == "sparse")
     ddp = common.distributed(model, options, world)
     if len(set(common.gather(ddp, text.digest()))) > 1:
-        raise common.UserError("the workers have different texts: run all with one version of Python, or give --text")
+        raise common.UserError("the workers have different texts: run all with the same version of Python, or give --text")
     optimizers = common.optimizers(model, options)
 
     run = common.Run(ddp, options, world)
@@ -190,13 +194,13 @@ def main(options: argparse.Namespace, world: common.World) -> None:
 def options() -> argparse.Namespace:
     parser = common.parser(__doc__, steps=400, batch=20, lr=0.1)
     own = parser.add_argument_group("options of this model")
-    own.add_argument("--vocabulary", type=common.positive, default=50000, metavar="N", help="words (50000)")
-    own.add_argument("--embedding", type=common.positive, default=128, metavar="N", help="width (128)")
+    own.add_argument("--vocabulary", type=common.positive, default=50000, metavar="N", help="words in the vocabulary (50000)")
+    own.add_argument("--embedding", type=common.positive, default=128, metavar="N", help="width of the embeddings (128)")
     own.add_argument("--hidden", type=common.positive, default=128, metavar="N", help="width of the LSTM (128)")
-    own.add_argument("--length", type=common.positive, default=35, metavar="N", help="words of a stream in a step (35)")
-    own.add_argument("--sampled", type=common.positive, default=256, metavar="N", help="words sampled in a step (256)")
+    own.add_argument("--length", type=common.positive, default=35, metavar="N", help="words per stream and step (35)")
+    own.add_argument("--sampled", type=common.positive, default=256, metavar="N", help="words sampled per step (256)")
     library = pathlib.Path(sysconfig.get_paths()["stdlib"])
-    own.add_argument("--text", type=pathlib.Path, default=library, metavar="FOLDER", help="of .py files (Python's own)")
+    own.add_argument("--text", type=pathlib.Path, default=library, metavar="FOLDER", help="folder of .py files (Python's standard library)")
     return parser.parse_args()
 
 
