@@ -1,8 +1,11 @@
-"""Sparse gradient synchronization: sessions, transports, kernels and schedules, and tools that study traces.
+"""Sparse gradient synchronization: sessions, transports, kernels, schedules, and tools that study traces.
 
-`sparsesync.torch` is the PyTorch package, `sparsesync.report` draws reports. The library is `sparsesync._native`; traces,
-profile, compare and plan are `sparsesync._analysis`, which is loaded when one of them is first used: ImportError says how to get it
-where a build has none. Other failures raise an Error.
+``sparsesync.torch`` is the PyTorch package, and ``sparsesync.report`` draws HTML reports. The functions and classes
+here work on NumPy arrays and on any array that supports DLPack.
+
+Names are imported on first use. ``profile``, ``compare``, ``plan``, ``Trace``, ``TraceWriter`` and ``write_model``
+belong to the optional trace laboratory. A build without it raises ImportError with the command that installs it. All
+other failures raise a subclass of ``Error``.
 """
 
 from __future__ import annotations
@@ -115,19 +118,30 @@ _MODULES = {
 
 
 class SupportsDLPack(Protocol):
-    """An array that others can look at without a copy: NumPy's, torch's, and all that speak DLPack."""
+    """An array that can be read without a copy, such as a NumPy array or a PyTorch tensor.
+
+    This is a protocol for type annotations. Pass any object that supports DLPack; there is nothing to inherit from.
+
+    Example:
+        >>> import numpy as np
+        >>> import sparsesync
+        >>> def byte_count(array: sparsesync.SupportsDLPack) -> int:
+        ...     return np.from_dlpack(array).nbytes
+        >>> byte_count(np.zeros((4, 2), dtype=np.float32))
+        32
+    """
 
     def __dlpack__(self, *args: Any, **kwargs: Any) -> Any:
-        """Its memory."""
+        """Returns a DLPack capsule that shares the array's memory."""
 
     def __dlpack_device__(self) -> tuple[Any, Any]:
-        """Where that is."""
+        """Returns the device type and the device number of the array's memory."""
 
 
-if not TYPE_CHECKING:  # who checks types knows all names, and so that others are wrong
+if not TYPE_CHECKING:  # a type checker sees the imports above, and reports unknown names
 
     def __getattr__(name: str) -> object:
-        # When it is first asked for: reports need nothing compiled.
+        # Imported on first use, because sparsesync.report runs without the compiled modules.
         if name not in __all__:
             raise AttributeError(f"module 'sparsesync' has no attribute '{name}'")
         module = "errors" if name.endswith("Error") else _MODULES.get(name, "_native")

@@ -1,4 +1,4 @@
-"""Says how to get the laboratory where a build has none."""
+"""Explains how to install the trace laboratory if the build lacks it."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ _MODULE = "sparsesync._analysis"
 
 
 def expect_laboratory(wanted: str) -> None:
-    """Raises ImportError, which says how to get it, where this build lacks `sparsesync._analysis`.
+    """Raises ImportError with installation instructions if this build lacks ``sparsesync._analysis``.
 
-    wanted: what it is needed for; stands first in the text.
+    Args:
+        wanted: The feature that needs the laboratory; the message starts with it.
     """
     if importlib.util.find_spec(_MODULE) is None:
         raise ImportError(
-            f"{wanted}: this build of sparsesync has no laboratory, as it was made with SPARSESYNC_ANALYSIS=OFF: install one that has "
-            "it, `pip install . -C cmake.define.SPARSESYNC_ANALYSIS=ON`",
+            f"{wanted}: this build of sparsesync has no laboratory (SPARSESYNC_ANALYSIS=OFF): install one that has it with "
+            "`pip install . -C cmake.define.SPARSESYNC_ANALYSIS=ON`",
             name=_MODULE,
         )

@@ -1,4 +1,4 @@
-"""What the commands profile, compare and plan tell of a trace, as their JSON has it."""
+"""The commands ``profile``, ``compare`` and ``plan`` as functions that return their JSON documents."""
 
 from __future__ import annotations
 
@@ -11,16 +11,35 @@ from sparsesync import _laboratory
 
 _laboratory.expect_laboratory("sparsesync.analysis")
 
-from sparsesync import _analysis, _native  # noqa: E402 (which a build may lack)
+from sparsesync import _analysis, _native  # noqa: E402 (a build may lack _analysis)
 
 Path = str | os.PathLike[str]
 
 
 def profile(trace: Path, *, partitions: Sequence[int] = ()) -> dict[str, Any]:
-    """How sparse the gradients of a trace are, how much workers overlap, how skewed they lie.
+    """Measures how sparse the gradients of a trace are, how much the workers' rows overlap, and how skewed the rows
+    are.
 
-    partitions: numbers of even ranges that skewness is told for; 8, 16, 64 and 128 if not given. docs/measures.md says
-    what each measure is. Raises InputError for what is no trace.
+    Args:
+        trace: Path of a trace, as ``record_trace()`` or ``TraceWriter`` writes it.
+        partitions: Numbers of equal row ranges to compute skewness for; 8, 16, 64 and 128 if empty.
+
+    Returns:
+        The JSON document of ``sparsesync profile``. docs/tools/profile.md defines each measure.
+
+    Raises:
+        InputError: ``trace`` is not a trace.
+
+    Example:
+        >>> import numpy as np
+        >>> import sparsesync
+        >>> writer = sparsesync.TraceWriter("trace", [sparsesync.TensorSpec("table", 1000, 8)], workers=2, steps=1)
+        >>> for worker in range(2):
+        ...     writer.write(worker, 0, [np.array([worker, 5, 7])])  # rows that the worker touches
+        >>> writer.commit()
+        >>> tensor = sparsesync.profile("trace")["tensors"][0]
+        >>> round(tensor["overlap"]["mean"], 3), round(tensor["densification"]["2"], 3)
+        (0.667, 1.333)
     """
     result: dict[str, Any] = json.loads(_analysis.profile_json(os.fspath(trace), list(partitions)))
     return result
@@ -35,11 +54,34 @@ def plan(
     network: Path | None = None,
     memory_bytes: int | None = None,
 ) -> dict[str, Any]:
-    """What each scheme is expected to take among other numbers of workers, from 2 to 65,536.
+    """Predicts the step time of each scheme for other numbers of workers.
 
-    The network is either a link: rate_bps, bits a second in each direction, and latency_s, seconds; or network, the
-    file that `sparsesync calibrate` writes. memory_bytes: workspace of each worker at most. Raises InputError for
-    what is no trace, or no network.
+    Describe the network by a link (``rate_bps`` and ``latency_s``) or by a calibration file (``network``).
+
+    Args:
+        trace: Path of a trace.
+        workers: Numbers of workers to predict, each from 2 to 65,536.
+        rate_bps: Rate of each worker's link, in bit/s in each direction.
+        latency_s: Latency of the link, in seconds.
+        network: Path of the file that ``sparsesync calibrate`` writes.
+        memory_bytes: Workspace limit of each worker, in bytes; no limit if not given.
+
+    Returns:
+        The JSON document of ``sparsesync plan``.
+
+    Raises:
+        InputError: ``trace`` is not a trace, or the network is missing or unusable.
+
+    Example:
+        >>> import numpy as np
+        >>> import sparsesync
+        >>> writer = sparsesync.TraceWriter("trace", [sparsesync.TensorSpec("table", 1000, 8)], workers=2, steps=1)
+        >>> for worker in range(2):
+        ...     writer.write(worker, 0, [np.array([worker, 5, 7])])  # rows that the worker touches
+        >>> writer.commit()
+        >>> document = sparsesync.plan("trace", workers=[2, 64], rate_bps=10e9, latency_s=50e-6)
+        >>> [each["n"] for each in document["workers"]]
+        [2, 64]
     """
     file = None if network is None else os.fspath(network)
     result: dict[str, Any] = json.loads(
@@ -59,13 +101,37 @@ def compare(
     wire: str | None = None,
     announce: bool = False,
 ) -> dict[str, Any]:
-    """Moves a trace's gradients by each scheme between threads of this process; tells bytes, seconds and correctness.
+    """Synchronizes the gradients of a trace with each scheme and measures bytes, seconds and correctness.
 
-    schemes: names of schemes(), or "auto"; all, if none are named. rate_bps (bits a second), latency_s (seconds): of
-    each worker's link, in each direction; unshaped if not given. clock: "real", or "virtual", where each worker's
-    computing is recorded and replayed on the link. repeat: how often each step is made; seconds are the median. wire:
-    the type that values cross as, "f32", "f16" or "bf16"; their own if not given. announce: rows are told ahead of
-    their values, by the schemes that use it. Raises InputError for what is no trace.
+    The workers are threads of this process. They send every message for real.
+
+    Args:
+        trace: Path of a trace.
+        schemes: Names from ``sparsesync.schemes()``, or ``"auto"``; every scheme if empty.
+        rate_bps: Rate of each worker's link, in bit/s in each direction; unlimited if not given.
+        latency_s: Latency of each link, in seconds.
+        clock: ``"real"`` measures wall-clock time. ``"virtual"`` records the computing time of each worker and replays
+            it on the simulated link.
+        repeat: Number of runs of each step; the result has the median of their seconds.
+        wire: Type of the values in messages, ``"f32"``, ``"f16"`` or ``"bf16"``; the type of the trace if not given.
+        announce: Exchange row indices before the values, in the schemes that support it.
+
+    Returns:
+        The JSON document of ``sparsesync compare``.
+
+    Raises:
+        InputError: ``trace`` is not a trace, or an option is unknown.
+
+    Example:
+        >>> import numpy as np
+        >>> import sparsesync
+        >>> writer = sparsesync.TraceWriter("trace", [sparsesync.TensorSpec("table", 1000, 8)], workers=2, steps=1)
+        >>> for worker in range(2):
+        ...     writer.write(worker, 0, [np.array([worker, 5, 7])])  # rows that the worker touches
+        >>> writer.commit()
+        >>> document = sparsesync.compare("trace", schemes=["balanced", "all_gather"], repeat=1)
+        >>> [(scheme["name"], scheme["correct"]) for scheme in document["schemes"]]
+        [('balanced', True), ('all_gather', True)]
     """
     if clock not in ("real", "virtual"):
         raise _native.InputError(f"there is no clock '{clock}': real or virtual")

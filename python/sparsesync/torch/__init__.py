@@ -1,4 +1,4 @@
-"""sparsesync for PyTorch: DistributedDataParallel, and what its processes are connected by."""
+"""PyTorch package: ``DistributedDataParallel``, optimizer wrappers, sparsifiers, and recorders for training runs."""
 
 from sparsesync.torch.distributed import DistributedDataParallel
 from sparsesync.torch.hook import CommHookState, comm_hook

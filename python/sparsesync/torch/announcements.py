@@ -1,4 +1,4 @@
-"""Rows of embeddings, told to the others as their forward pass begins."""
+"""Index prefetch: embeddings announce the rows they look up to the other workers during the forward pass."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from sparsesync.torch.schedule.pending_results import PendingResults
 from sparsesync.torch.schedule.schedule import Schedule
 
 _ENDED = (
-    "announce=True: a forward pass that keeps gradients was not followed by its backward pass, and its rows are told "
-    "already: use torch.no_grad() where none follows, one forward pass for each backward, or announce=False"
+    "announce=True: a forward pass that keeps gradients was not followed by its backward pass, and its rows were already "
+    "announced: use torch.no_grad() for passes without backward, one forward pass for each backward, or announce=False"
 )
 
 
 class AskedRows:
-    """Rows that embeddings were asked for since the last synchronized step, by table."""
+    """The rows that embeddings looked up since the last synchronized step, by table."""
 
     def __init__(self, device: CpuDevice, none: torch.Tensor) -> None:
-        """none: no rows, where the module is."""
+        """Starts without tables. none: an empty tensor of rows on the module's device."""
         self._device = device
         self._none = none
         self._rows: dict[int, list[torch.Tensor]] = {}
-        self._streams: set[int] = set()  # that wrote them
+        self._streams: set[int] = set()  # streams that wrote the rows
 
     def listen_to(self, table: int) -> None:
         self._rows[table] = []
@@ -48,11 +48,11 @@ class AskedRows:
         return torch.cat(rows) if rows else self._none
 
     def view_of(self, table: int) -> Any:
-        """The rows as Session.announce takes them."""
+        """Returns the rows of a table in the form that Session.announce takes."""
         return self._device.view(self.rows_of(table))
 
     def streams(self) -> list[int]:
-        """Streams that wrote the rows, and the present one."""
+        """Returns the streams that wrote the rows, and the current one."""
         return sorted({*self._streams, self._device.stream()})
 
     def forget(self) -> None:
@@ -62,10 +62,11 @@ class AskedRows:
 
 
 class Announcements:
-    """Listens to the embeddings of a module, and announces the rows of buckets that are nothing but their weights.
+    """Listens to the embeddings of a module, and announces the rows of buckets that consist of embedding weights.
 
-    A bucket's rows are told when the last of its tables has been asked as often as in the first step; what is asked less
-    often, at the end of the forward pass. Rows of passes within no_sync() count to the step that they are synchronized in.
+    A bucket's rows are announced when the last of its tables has had as many lookups as in the first step. If a table
+    has fewer, they are announced at the end of the forward pass. Rows of passes within no_sync() belong to the step
+    that synchronizes them.
     """
 
     def __init__(
@@ -76,14 +77,14 @@ class Announcements:
         device: CpuDevice,
         results: PendingResults,
     ) -> None:
-        """results: of the last step, which are taken before their bucket announces."""
+        """Registers the hooks. results: the results of the last step, which a bucket takes before it announces."""
         self._session = session
         self._results = results
         self._asked = AskedRows(device, torch.empty(0, dtype=torch.int64, device=parameters[0].parameter.device))
-        self._calls: dict[int, int] = {}  # of each table, in this pass
-        self._usual: dict[int, int] = {}  # in the first one
+        self._calls: dict[int, int] = {}  # lookups of each table in this pass
+        self._usual: dict[int, int] = {}  # lookups of each table in the first pass
         self._schedule: Schedule | None = None
-        self._told = False  # whether some bucket's rows of this step are
+        self._told = False  # some bucket announced its rows in this step
         self._listening = False
         self._telling = False
         self._hooks = []
@@ -96,10 +97,10 @@ class Announcements:
                 hook = OnModule(functools.partial(on_call, table))
                 self._hooks.append(embedding.register_forward_pre_hook(hook, with_kwargs=True))
 
-    # ---- When buckets are made.
+    # ---- When buckets are made
 
     def untold(self, parameters: Iterable[Synchronized]) -> list[int]:
-        """Parameters whose gradients touch rows here that no embedding was asked for: they cannot announce."""
+        """Returns the parameters whose gradients touch rows that no embedding looked up here: they cannot announce."""
         return [each.index for each in parameters if not self._is_told(each)]
 
     def _is_told(self, parameter: Synchronized) -> bool:
@@ -110,24 +111,27 @@ class Announcements:
             return True
         return bool(torch.isin(nonzero_rows(gradient), self._asked.rows_of(parameter.index)).all())
 
-    def start(self, schedule: Schedule, tells: bool) -> None:
-        """From the next forward pass on buckets of the schedule announce. Their order was set. tells: this step's are told now."""
+    def start(self, schedule: Schedule, announces: bool) -> None:
+        """Has the buckets of a schedule announce from the next forward pass on.
+
+        Their order was set. announces: announce this step's rows now.
+        """
         self._schedule = schedule
-        if tells:
+        if announces:
             self._usual = dict(self._calls)
         schedule.expect_announcements(self._usual)
-        if tells:
+        if announces:
             for bucket in schedule.end_forward():
                 self._tell(bucket)
 
-    # ---- A forward pass.
+    # ---- Forward pass
 
-    def listen(self, tells: bool) -> None:
-        """A forward pass begins; within no_sync() nothing is told."""
+    def listen(self, announces: bool) -> None:
+        """Begins a forward pass. announces: announce its rows; False within no_sync()."""
         self._calls = {}
         self._listening = True
         self._telling = False  # also after a pass that failed
-        if not tells:
+        if not announces:
             return
         if self._told:
             raise _native.OrderError(_ENDED)
@@ -148,16 +152,16 @@ class Announcements:
         if complete:
             self._tell(complete)
 
-    def end(self, tells: bool) -> None:
-        """The forward pass is over."""
+    def end(self, announces: bool) -> None:
+        """Ends a forward pass. announces: announce the rows of buckets that have not announced yet."""
         self._listening = self._telling = False
-        if tells:
+        if announces:
             assert self._schedule is not None
             for bucket in self._schedule.end_forward():
                 self._tell(bucket)
 
     def forget(self) -> None:
-        """The step is over."""
+        """Ends the step."""
         self._told = False
         self._asked.forget()
 

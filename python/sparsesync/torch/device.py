@@ -1,7 +1,7 @@
-"""Where a module's gradients are: on the CPU, or on one GPU with torch's streams and torch's allocator.
+"""The device of a module's gradients: the CPU, or one GPU with torch's streams and torch's allocator.
 
-All that a GPU needs beyond a CPU is here: which stream writes a gradient, where the session's memory comes from, and how
-an array is handed over. Nothing here waits for a GPU.
+All GPU specifics are here: which stream writes a gradient, who allocates the session's memory, and how an array is
+passed. No function here waits for a GPU.
 """
 
 from __future__ import annotations
@@ -20,55 +20,58 @@ if TYPE_CHECKING:
 
 
 class CpuDevice:
-    """The host: work is done when a call returns."""
+    """The host. Work is complete when a call returns."""
 
     name = "cpu"
-    one_backward = False  # in a process at a time
+    one_backward = False  # torch runs the backward passes of all threads in one thread
 
     def session(self, memory_bytes: int | None) -> dict[str, Any]:
-        """Arguments of the Session that works here."""
+        """Returns the arguments for a Session on this device."""
         return {"memory_bytes": memory_bytes}
 
     def stream(self) -> int:
-        """The stream that torch's calls go to in this thread, as a number."""
+        """Returns the stream that torch uses in this thread, as a number."""
         return 0
 
     def stamp(self) -> Any:
-        """The time at which what this thread has given its stream so far is done."""
+        """Records the time at which the work queued so far by this thread completes."""
         return time.perf_counter()
 
     def seconds(self, began: Any, ended: Any) -> float:
-        """Between two of these."""
+        """Returns the seconds between two stamps."""
         return float(ended - began)
 
     def view(self, tensor: torch.Tensor) -> Any:
-        """A tensor as the library takes it: the same memory."""
+        """Returns a tensor in the form that the library takes, with the same memory."""
         return tensor
 
     @property
     def native(self) -> _native.Device | None:
-        """What the session works with; nothing on the CPU."""
+        """The device object of the session; None on the CPU."""
         return None
 
     def identity(self) -> str:
-        """Which one it is among all of this machine: not by its number, which each process may give otherwise."""
+        """Returns an identifier that is the same in all processes of a machine.
+
+        The device number is not: processes may number devices differently.
+        """
         return self.name
 
 
 class CudaDevice(CpuDevice):
-    """A GPU. The session has a stream of torch's for itself, and its workspaces are from torch's caching allocator.
+    """A GPU. The session has one of torch's streams, and its workspaces are from torch's caching allocator.
 
-    A session waits, by events, for the streams in which torch writes what it is given, and its results are written in the
-    stream that torch works in then: what torch does next finds them there, and frees memory as ever. What the session's own
-    stream reads is kept until that has come to its end: torch need not be told of it (Tensor.record_stream).
+    The session waits, by events, for the streams in which torch writes gradients. Results are written in torch's
+    current stream, so torch's next operation sees them, and torch frees memory as usual. Tensors that the session's
+    stream reads are kept alive until it has read them, so Tensor.record_stream is not needed.
     """
 
-    one_backward = True  # torch has a thread for each GPU, which runs the backward passes of all threads
+    one_backward = True  # torch has one backward thread for each GPU
 
     def __init__(self, number: int, memory_bytes: int | None) -> None:
         self.number = number
         self.name = f"cuda:{number}"
-        # High priority: else the small kernels of a session wait for whole waves of the backward pass.
+        # High priority: otherwise the session's small kernels wait behind large kernels of the backward pass.
         self.communication = torch.cuda.Stream(number, priority=-1)  # type: ignore[no-untyped-call]
         self._native = _native.Device(
             number, self.communication.cuda_stream, TorchAllocator(number), memory_bytes
@@ -86,12 +89,12 @@ class CudaDevice(CpuDevice):
         return event
 
     def seconds(self, began: Any, ended: Any) -> float:
-        # Of a step whose gradients were waited for: it is over.
+        # Does not block: the step's gradients have already arrived.
         ended.synchronize()
         return float(began.elapsed_time(ended)) / 1e3
 
     def view(self, tensor: torch.Tensor) -> Any:
-        # Not Tensor.__dlpack__, which may let streams wait for each other.
+        # Tensor.__dlpack__ is avoided, because it may make streams wait for each other.
         return _to_dlpack(tensor)
 
     @property
@@ -103,7 +106,7 @@ class CudaDevice(CpuDevice):
 
 
 class TorchAllocator:
-    """torch's caching allocator, as sparsesync.Device takes one."""
+    """torch's caching allocator, in the form that sparsesync.Device takes."""
 
     def __init__(self, number: int) -> None:
         self._number = number
@@ -116,7 +119,7 @@ class TorchAllocator:
 
 
 def device_of(parameters: Sequence[Synchronized]) -> torch.device:
-    """Where they are. Raises UnsupportedError where that is two places."""
+    """Returns the device of all parameters. Raises UnsupportedError if they are on several devices."""
     first = parameters[0]
     for each in parameters:
         if each.parameter.device != first.parameter.device:
@@ -128,11 +131,12 @@ def device_of(parameters: Sequence[Synchronized]) -> torch.device:
 
 
 def use(where: torch.device, what: str, memory_bytes: int | None) -> CpuDevice:
-    """The device of a session of its own. Raises UnsupportedError where gradients cannot be synchronized there, DeviceError for
-    a GPU that this build, or this machine, has not.
+    """Returns the device for a new session.
 
-    what: is there; stands before the reason in the text.
-    memory_bytes: a budget for the workspace.
+    what: the subject of error messages. memory_bytes: a budget for the workspace.
+
+    Raises UnsupportedError if gradients cannot be synchronized on this kind of device, and DeviceError if the build or
+    the machine lacks the GPU.
     """
     if where.type == "cpu":
         return CpuDevice()

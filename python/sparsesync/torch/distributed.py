@@ -1,4 +1,4 @@
-"""DistributedDataParallel: where torch's own stood."""
+"""DistributedDataParallel: a drop-in replacement for the class of the same name in torch.nn.parallel."""
 
 from __future__ import annotations
 
@@ -24,46 +24,82 @@ from sparsesync.torch.sparsify.sparsifiers import Sparsifier
 from sparsesync.torch.synchronizer import Synchronizer
 
 _IS_A_COPY = (
-    "this DistributedDataParallel is a copy, which is not connected to other workers: wrap its `module` with a new one, on all workers, to "
-    "train it; torch.no_grad() is enough to evaluate it"
+    "this DistributedDataParallel is a copy, which is not connected to other workers: to train it, wrap its `module` again on all workers; "
+    "to evaluate it, use torch.no_grad()"
 )
 
 
 class DistributedDataParallel(torch_surface.Surface):
-    """Makes the gradients of a module equal on all workers while backward runs, as torch's own does, with the fewest bytes.
+    """Averages the gradients of a module over all workers during backward, and sends only the rows that were touched.
 
-    It is a torch.nn.parallel.DistributedDataParallel, so that frameworks unwrap it, and takes its arguments in the same order.
-    python/README.md says what each of them, and each attribute, does here. Of these:
+    It is a subclass of ``torch.nn.parallel.DistributedDataParallel`` with the same arguments in the same order, so that
+    frameworks find and unwrap it. Arguments of torch that are not listed below are accepted; python/README.md lists
+    their effect. Call the wrapper, not the module, in every forward pass that a backward pass follows. Gradients keep
+    their layout: sparse gradients come back sparse and coalesced, dense gradients dense.
 
-    module: on the CPU or on one GPU, the same on all workers; parameters and buffers become those of worker 0. The wrapper's
-    forward is the module's; call it, not the module, wherever a backward pass follows.
-    device_ids: the GPU that the module is on, which inputs are then brought to.
-    process_group: a torch ProcessGroup, a place of local_group(), or "alone". Without one: MPI where mpirun started the process,
-    torch's default group where torchrun did (initialized with Gloo if it is not), this worker alone elsewhere; InputError where
-    another launcher, such as srun, has started several processes.
-    bucket_cap_mb: what a bucket of "lazy" and "dear" is full with, in MiB as each worker has it; between machines the first one
-    with 1, if that is less. Without it 25 for "lazy", and what is planned for "dear".
+    All ranks must create wrappers in the same order, with equal arguments and modules of equal shapes. The constructor
+    connects the workers and broadcasts parameters and buffers. It closes earlier wrappers of the module whose last
+    backward pass failed.
 
-    Arguments that torch does not have, by name:
+    Args:
+        module: The module, on the CPU or on one GPU, the same kind of device on all workers. Parameters and buffers
+            become those of worker 0.
+        device_ids: The GPU that the module is on, as a list of one; inputs are then moved there. A process group given
+            here counts as ``process_group``.
+        output_device: The same GPU, if given.
+        dim: Dimension for ``scatter()`` and ``gather()``, as in torch.
+        broadcast_buffers: Broadcast the buffers of worker 0 before the first forward pass of each step and before
+            evaluation. False: each worker keeps its buffers.
+        init_sync: Broadcast parameters and buffers in the constructor. Shapes are compared in any case.
+        process_group: A torch ProcessGroup, a member of ``local_group()``, or ``"alone"``. Without it, workers are
+            connected by MPI if mpirun started the process, and by torch's default group if torchrun did, which is
+            initialized with Gloo if necessary. A process that no launcher started trains alone.
+        bucket_cap_mb: Capacity of a bucket in MiB, for the schedules ``"lazy"`` and ``"dear"``. The default is 25 for
+            ``"lazy"``, and a measured size for ``"dear"``. If workers are on several machines, the first bucket has at
+            most 1 MiB.
+        device_mesh: A one-dimensional device mesh, instead of ``process_group``.
+        forward_sync_buffers: False: broadcast buffers in the constructor only. Takes precedence over
+            ``broadcast_buffers``.
 
-    scheme: of gradients of which few rows are not zero: "auto", or a name of sparsesync.schemes().
-    gradient: "mean" or "sum" over workers.
-    wire: the type that values cross as: None (their own), "bf16" or "f16"; sums are made in f32.
-    deadline: seconds, or a timedelta, of each wait for another worker; the process group's if not given.
-    announce: tell the rows of an embedding's gradient as its forward pass begins, so that they cross under the pass; every
-    forward pass that keeps gradients is then followed by its backward.
-    schedule: when gradients cross: a name of sparsesync.schedules(). "lazy" as soon as a bucket is full, under backward. The others
-    measure what the passes and the network take in the first steps, and plan by that; "dear", and "auto" where it is the
-    best, gather under the next forward pass: then sparsesync.torch.wrap_optimizer() has each update made when its gradient is
-    there, and weights that are used in any way are those of after the last step.
-    sparsifier: makes dense gradients sparse: sparsesync.torch.DGC(density=0.01), say, CoarseGrained, TopK or Threshold.
-    memory_bytes: a budget for the workspace, and for what a sparsifier keeps.
-    threads: that the kernels are cut among, on the CPU.
-    transport: of a module on a GPU: "nccl", or "staged" (through pinned memory of the host, over what connects the
-    processes). Without it NCCL where all workers have it and a GPU each, else staged; statistics() says which, and why.
+    Keyword Args:
+        scheme: Algorithm for gradients with few nonzero rows: a name from ``sparsesync.schemes()``, or ``"auto"``,
+            which measures links and candidates in the first steps.
+        gradient: ``"mean"`` or ``"sum"`` over workers.
+        wire: Type of the values in messages, ``"bf16"`` or ``"f16"``; the type of the gradient if not given. Sums are
+            computed in f32.
+        deadline: Timeout of each wait for another worker, in seconds or as a ``datetime.timedelta``. The default is the
+            timeout of the process group, or 30 minutes.
+        announce: Exchange the row indices of embeddings during the forward pass (index prefetch), so that backward
+            sends values only. Every forward pass that keeps gradients must then be followed by its backward pass.
+        schedule: Name from ``sparsesync.schedules()``: when gradients are sent. ``"lazy"`` sends a bucket during
+            backward as soon as it is full. The others measure computation and network in the first steps and plan the
+            buckets. The schedule ``"dear"`` gathers under the next forward pass, and ``"auto"`` does if that is faster.
+            Combine these two with ``wrap_optimizer()``. Reading a weight always returns its value after the last step.
+        sparsifier: Sends a part of each dense gradient: ``DGC``, ``TopK``, ``Threshold`` or ``CoarseGrained``.
+        memory_bytes: Budget for the workspace and for the state of a sparsifier, in bytes; no limit if not given.
+        threads: Number of threads for the CPU kernels.
+        transport: For a module on a GPU: ``"nccl"``, or ``"staged"`` to copy through pinned host memory. The default is
+            NCCL if it is available on all workers and each has its GPU, otherwise staged. ``statistics()`` reports
+            which, and why.
 
-    A gradient stays what it was: sparse ones come back sparse and coalesced, dense ones dense. Raises AgreementError on all
-    workers where modules differ, UnsupportedError for parameters that cannot be synchronized.
+    Raises:
+        AgreementError: Modules or arguments differ between workers. Raised on all of them.
+        DeadlineError: A worker did not connect in time.
+        DeviceError: The build or the machine lacks the GPU.
+        InputError: An argument cannot be used, or another launcher, such as srun, started several processes.
+        UnsupportedError: A parameter or a buffer cannot be synchronized.
+
+    Example:
+        >>> import sparsesync.torch
+        >>> import torch
+        >>> model = torch.nn.Sequential(torch.nn.Embedding(1000, 8, sparse=True), torch.nn.Linear(8, 1))
+        >>> ddp = sparsesync.torch.DistributedDataParallel(model)
+        >>> ddp(torch.tensor([3, 1, 3])).sum().backward()
+        >>> model[0].weight.grad.indices()  # the rows that some worker looked up
+        tensor([[1, 3]])
+        >>> ddp.world_size  # started without mpirun or torchrun
+        1
+        >>> ddp.close()
     """
 
     module: torch.nn.Module
@@ -145,7 +181,7 @@ class DistributedDataParallel(torch_surface.Surface):
             transport=transport,
         )
         self.process_group = torch_surface.torch_group(process_group)
-        # A wrapper that is dropped leaves the others by itself.
+        # A wrapper that is garbage-collected closes its session.
         weakref.finalize(self, _leave, self._synchronizer).atexit = False
         if sparsifier:
             self.register_state_dict_post_hook(  # type: ignore[no-untyped-call]
@@ -156,6 +192,19 @@ class DistributedDataParallel(torch_surface.Surface):
         )
 
     def forward(self, *inputs: Any, **arguments: Any) -> Any:
+        """Runs the module's forward pass and prepares the exchange of its gradients.
+
+        Args:
+            inputs: Positional arguments of the module's ``forward()``.
+            arguments: Keyword arguments of the module's ``forward()``.
+
+        Returns:
+            The module's result.
+
+        Raises:
+            ClosedError: The wrapper is closed.
+            OrderError: The last backward pass failed, or parameters changed since the module was wrapped.
+        """
         if torch.is_grad_enabled() or self._synchronizer.broadcasts_buffers:
             self._begin_forward()
         if self._inputs_to is not None:
@@ -177,8 +226,11 @@ class DistributedDataParallel(torch_surface.Surface):
 
     @contextlib.contextmanager
     def no_sync(self) -> Iterator[None]:
-        """Gradients of forward passes within accumulate here alone; the first backward after a forward pass outside
-        synchronizes what has come together."""
+        """Returns a context manager within which gradients accumulate on each worker without communication.
+
+        The first backward pass after a forward pass outside of the context synchronizes the accumulated gradients. All
+        ranks must use it for the same passes.
+        """
         before = self.require_backward_grad_sync
         self.require_backward_grad_sync = False
         try:
@@ -189,49 +241,105 @@ class DistributedDataParallel(torch_surface.Surface):
     def join(
         self, divide_by_initial_world_size: bool = True, enable: bool = True, throw_on_early_termination: bool = False
     ) -> contextlib.AbstractContextManager[None]:
-        """For inputs that end earlier on some workers: who is at the end of the block takes part in the others' steps
-        with nothing, until all are there; parameters are then those of a worker that was last.
+        """Returns a context manager for inputs that end earlier on some workers.
 
-        divide_by_initial_world_size: a mean is over all workers; else over those that still had inputs.
-        throw_on_early_termination: raise RuntimeError on all workers as soon as the first has no more.
+        A worker that leaves the block takes part in the steps of the others, without gradients, until no worker has
+        inputs. Parameters then become those of a worker that was last. All ranks must enter it together.
+
+        Args:
+            divide_by_initial_world_size: Average over all workers. False: over the workers that still had inputs.
+            enable: False: do nothing.
+            throw_on_early_termination: Raise RuntimeError on all workers as soon as the first has no more inputs.
+
+        Raises:
+            OrderError: This thread is already within a ``join()``.
+            UnsupportedError: The module has both a sparsifier and a LossScaler.
         """
         return self._synchronizer.join(enable, divide_by_initial_world_size, throw_on_early_termination)
 
     def synchronize(self) -> None:
-        """Waits for all gradients that still cross under a schedule that goes on under the forward pass, and has the steps of
-        wrapped optimizers made. Needed nowhere for what is right: whatever uses a parameter does so."""
+        """Waits for gradients that are still in transit, and makes the deferred steps of wrapped optimizers.
+
+        Correctness never requires it, because any use of a parameter waits. It is useful before you measure time.
+        """
         self._synchronizer.synchronize()
 
     def clip_grad_norm_(self, max_norm: float, norm_type: float = 2.0, error_if_nonfinite: bool = False) -> torch.Tensor:
-        """As torch.nn.utils.clip_grad_norm_ of all parameters, and of sparse gradients too: between backward and step(), on all
-        workers. Returns the norm of all gradients.
+        """Clips the norm of all gradients, like ``torch.nn.utils.clip_grad_norm_``, sparse gradients included.
 
-        Of norm 2, and from the second call on, gradients that a schedule gathers under the next forward pass go on crossing: each
-        worker squares its part of the sums, and one number for each bucket crosses. So where nothing has used them since
-        backward, and the schemes have sums before they gather them, as all have but all_gather, recursive_doubling, two_level
-        and dense_native; else all gradients are waited for. What then differs in rounding is the norm.
+        Call it between backward and ``step()``. All ranks must call it in the same order.
+
+        From the second call on, with ``norm_type`` 2, gradients that a schedule gathers under the next forward pass
+        stay in transit. Each worker then squares its part of the sums, and one number per bucket is exchanged. Only the
+        rounding of the norm differs. This requires that the program has not used the gradients since backward, and that
+        the scheme has sums before it gathers: all schemes but ``all_gather``, ``recursive_doubling``, ``two_level`` and
+        ``dense_native``. Otherwise it waits for all gradients.
+
+        Args:
+            max_norm: Largest norm of all gradients together.
+            norm_type: Order of the norm.
+            error_if_nonfinite: Raise RuntimeError if the norm is infinite or NaN.
+
+        Returns:
+            The norm before clipping, a tensor of shape ``[]``, in the dtype of the first parameter, f32 or wider.
+
+        Raises:
+            RuntimeError: The norm is infinite or NaN, and ``error_if_nonfinite`` is set.
         """
         return self._synchronizer.clip(max_norm, norm_type, error_if_nonfinite)
 
     def train(self, mode: bool = True) -> DistributedDataParallel:
+        """Sets training or evaluation mode, like ``torch.nn.Module.train``, after waiting for all gradients.
+
+        Args:
+            mode: True for training mode, False for evaluation mode.
+        """
         self._synchronizer.synchronize()
         super().train(mode)  # type: ignore[no-untyped-call]
         return self
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Of gradients that still cross once they are there, and used."""
+        """Clears all gradients. Gradients in transit are cleared after their updates are made.
+
+        Args:
+            set_to_none: Set gradients to None. False: set them to zeros.
+        """
         self._synchronizer.once_there(self.module.parameters(), lambda parameters: clear(parameters, set_to_none))
 
     def statistics(self) -> dict[str, Any]:
-        """What synchronizing took so far: bytes, seconds hidden under backward and exposed, as JSON has them; and of each parameter how its
-        gradient crosses, by which scheme and why. Bytes and seconds of a parameter are those of its bucket, all that cross together;
-        bytes_sent and bytes_received of all have what measuring the links took, too, where scheme is auto."""
+        """Returns what synchronization has cost so far, as a dictionary that JSON can store.
+
+        The counts are those of this worker.
+
+        Returns:
+            A dictionary.
+
+            - The numbers ``workers``, ``rank`` and ``steps``.
+            - The strings ``transport``, ``device`` and ``payloads``: the network, the device, and how gradients are
+              sent and why.
+            - Totals of the session: ``bytes_sent``, ``bytes_received``, ``messages_sent`` and ``messages_received``.
+              With ``scheme="auto"`` they include the measurement of links.
+            - Communication time in seconds: ``seconds``, the part ``seconds_exposed`` that the program waited for, and
+              the rest, ``seconds_hidden``.
+            - Workspace in bytes: ``memory_bytes`` and ``memory_high_water_bytes``; in pinned host memory
+              ``pinned_bytes`` and ``pinned_high_water_bytes``.
+            - The ``schedule``: its buckets, expected and measured seconds of a step, and the buckets that cannot be
+              hidden.
+            - Only with a sparsifier or a LossScaler: ``sparsifier``, ``loss_scale`` and ``skipped_steps``.
+            - The ``parameters``, by name: bucket, scheme, the reason for the scheme, and bytes and seconds of the
+              bucket.
+
+        Raises:
+            ClosedError: The wrapper is closed.
+        """
         return self._synchronizer.statistics()
 
     def close(self) -> None:
-        """Leaves the others. Forward raises ClosedError from here on; the module is as it would be without the wrapper, and can be
-        wrapped again. A wrapper that is dropped does so by itself, as does the end of `with DistributedDataParallel(...) as ddp:`.
-        Closing it again does nothing."""
+        """Leaves the other workers. Closing a wrapper again does nothing.
+
+        The module can be used without the wrapper and wrapped again; ``forward()`` raises ClosedError. The end of a
+        ``with`` block closes the wrapper, and so does garbage collection.
+        """
         self._synchronizer.close()
 
     def __enter__(self) -> DistributedDataParallel:
@@ -242,8 +350,14 @@ class DistributedDataParallel(torch_surface.Surface):
 
     @staticmethod
     def _set_params_and_buffers_to_ignore_for_model(module: torch.nn.Module, params_and_buffers_to_ignore: Iterable[str]) -> None:
-        """Leaves parameters and buffers of these names to each worker, as torch's own does. Names are those of named_parameters()
-        and named_buffers() of the module. Call it before the module is wrapped."""
+        """Excludes parameters and buffers of these names from synchronization, as torch's class does.
+
+        Call it before wrapping the module.
+
+        Args:
+            module: The module that will be wrapped.
+            params_and_buffers_to_ignore: Names from ``named_parameters()`` and ``named_buffers()``.
+        """
         names = list(params_and_buffers_to_ignore)
         torch.nn.parallel.DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(  # type: ignore[no-untyped-call]
             module, names
@@ -251,20 +365,21 @@ class DistributedDataParallel(torch_surface.Surface):
 
     @property
     def rank(self) -> int:
-        """This worker's number, from 0."""
+        """The rank of this worker, from 0."""
         return self._synchronizer.session.rank
 
     @property
     def world_size(self) -> int:
-        """How many workers there are."""
+        """The number of workers."""
         return self._synchronizer.session.size
 
     @property
     def synchronizer(self) -> Synchronizer:
+        """The object that exchanges gradients; internal."""
         return self._synchronizer
 
     def __getstate__(self) -> dict[str, Any]:
-        """A copy has the module, and is not connected."""
+        """Returns the state of an unconnected copy."""
         self._synchronizer.finish_all()
         return {**self.__dict__, "_synchronizer": Unconnected(self.module), "process_group": None}
 
@@ -273,10 +388,11 @@ class DistributedDataParallel(torch_surface.Surface):
 
 
 class Unconnected:
-    """Stands where a copied or unpickled DistributedDataParallel had its synchronizer.
+    """Replaces the synchronizer of a copied or unpickled DistributedDataParallel.
 
-    Lets the module be evaluated, and raises OrderError where gradients would have to be exchanged. A copy is not connected by
-    itself: all workers would have to copy at once, and programs copy on worker 0 alone."""
+    The module can be evaluated. Exchanging gradients raises OrderError. Copies do not connect, because all workers
+    would have to copy at the same time, and many programs copy on worker 0 only.
+    """
 
     broadcasts_buffers = False
 
@@ -311,8 +427,8 @@ class Unconnected:
 def _leave(synchronizer: Synchronizer) -> None:
     try:
         synchronizer.close()
-    except Exception as error:  # nobody called
-        safe_logging.log(logging.WARNING, "a DistributedDataParallel was dropped, and its last step did not end: %s", error)
+    except Exception as error:  # called by the garbage collector, so no caller could handle it
+        safe_logging.log(logging.WARNING, "a DistributedDataParallel was garbage-collected before its last step ended: %s", error)
 
 
 def _device_named(
@@ -320,13 +436,13 @@ def _device_named(
     device_ids: Sequence[int | torch.device] | None,
     output_device: int | torch.device | None,
 ) -> torch.device | None:
-    """Where inputs are brought to. Raises UnsupportedError unless it is where the module is."""
+    """Returns the device that inputs are moved to, or None. Raises UnsupportedError unless it is the module's GPU."""
     given = [*(device_ids or ()), *(() if output_device is None else (output_device,))]
     named = [torch.device("cuda", each) if isinstance(each, int) else torch.device(each) for each in given]
     where = next((each.device for each in module.parameters()), torch.device("cpu"))
     for each in named:
         if each != where or each.type != "cuda":
             raise _native.UnsupportedError(
-                f"device_ids, output_device: {each}, and the module is on {where}: name the one GPU that it is on, or none"
+                f"device_ids, output_device: {each}, and the module is on {where}: pass the GPU that the module is on, or leave them out"
             )
     return named[0] if device_ids else None

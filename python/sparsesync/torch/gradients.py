@@ -1,4 +1,4 @@
-"""Gradients of torch as the library takes them, and what comes back as torch has it."""
+"""Conversion of gradients: from torch to the library, and results back to torch."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ Submitted = torch.Tensor | tuple[torch.Tensor, torch.Tensor] | None
 
 
 class Kind(enum.StrEnum):
-    """How a parameter's gradient crosses."""
+    """How a parameter's gradient is sent."""
 
     SPARSE = "sparse"  # rows; the gradient is a sparse tensor
-    ROWS = "rows"  # rows; the gradient is dense, and few of its rows are not zero
+    ROWS = "rows"  # rows; the gradient is dense with few nonzero rows
     DENSE = "dense"  # all elements
-    SPARSIFIED = "sparsified"  # what a sparsifier takes of them; the gradient is dense
+    SPARSIFIED = "sparsified"  # the elements that a sparsifier selects; the gradient is dense
 
     @property
     def has_rows(self) -> bool:
-        """Whether rows of the gradient cross; else it is looked at whole."""
+        """Whether the gradient is sent as rows. Otherwise all elements are considered."""
         return self in (Kind.SPARSE, Kind.ROWS)
 
 
@@ -56,7 +56,7 @@ class Synchronized:
 
 
 def synchronized(named: Iterable[tuple[str, torch.nn.Parameter]]) -> list[Synchronized]:
-    """Those parameters that have elements, by their places. Raises InputError where there are none, UnsupportedError as check()."""
+    """Returns the parameters that have elements, numbered. Raises InputError if there are none, and UnsupportedError like check()."""
     parameters = [Synchronized(index, *each) for index, each in enumerate(each for each in named if each[1].numel() > 0)]
     if not parameters:
         raise _native.InputError(
@@ -69,7 +69,7 @@ def synchronized(named: Iterable[tuple[str, torch.nn.Parameter]]) -> list[Synchr
 
 
 def check(parameter: Synchronized) -> None:
-    """Raises UnsupportedError where a gradient of the parameter cannot be synchronized."""
+    """Raises UnsupportedError if a gradient of the parameter cannot be synchronized."""
     tensor = parameter.parameter
     if tensor.dtype not in DTYPES and tensor.dtype not in _COMPLEX:
         raise _native.UnsupportedError(
@@ -84,7 +84,7 @@ def check(parameter: Synchronized) -> None:
 
 
 def submitted(gradient: torch.Tensor | None, kind: Kind) -> Submitted:
-    """A gradient as Session.reduce takes it. Values are copied only where they do not lie row after row."""
+    """Converts a gradient to the form that Session.reduce takes. Values are copied only if they are not contiguous."""
     if gradient is None:
         return None
     if not gradient.is_sparse:
@@ -95,14 +95,14 @@ def submitted(gradient: torch.Tensor | None, kind: Kind) -> Submitted:
 
 
 def counts_changes(gradient: torch.Tensor) -> bool:
-    """Whether its _version counts changes of it alone: tensors that share their memory count those of all."""
+    """Returns whether _version counts changes of this tensor alone. Tensors that share memory also share the counter."""
     if gradient.is_inference():
         return False
     return gradient.is_sparse or gradient.untyped_storage().nbytes() == gradient.numel() * gradient.element_size()
 
 
 def handed_over(given: Submitted, device: CpuDevice) -> Any:
-    """The same as Session.reduce takes it."""
+    """Returns the tensors as views that the library can read."""
     if given is None:
         return None
     if isinstance(given, tuple):
@@ -111,12 +111,12 @@ def handed_over(given: Submitted, device: CpuDevice) -> Any:
 
 
 def _reals(tensor: torch.Tensor) -> torch.Tensor:
-    """Returns a complex tensor as pairs of reals, in its own memory unless it is conjugate."""
+    """Returns a complex tensor as pairs of reals, in the same memory unless it is conjugate."""
     return torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
 
 
 def nonzero_rows(gradient: torch.Tensor) -> torch.Tensor:
-    """The rows in which some element is not zero; of a sparse gradient all that it names."""
+    """Returns the rows with a nonzero element; for a sparse gradient, all rows that it names."""
     if gradient.is_sparse:
         return distinct(gradient._indices()[0])
     rows: torch.Tensor = torch.nonzero((gradient.detach().flatten(1) != 0).any(dim=1)).flatten()
@@ -124,19 +124,22 @@ def nonzero_rows(gradient: torch.Tensor) -> torch.Tensor:
 
 
 def distinct(rows: torch.Tensor) -> torch.Tensor:
-    """Each row once, increasing."""
+    """Returns the distinct rows, in increasing order."""
     once: torch.Tensor = torch.unique(rows)
     return once
 
 
 def wait_for_step(session: _native.Session, tickets: Sequence[_native.Ticket]) -> None:
-    """Waits for a step's phases, last first: a step that is too large for some worker's memory may begin again, in more rounds, as
-    long as nobody has waited for its earlier phases. Raises what the earliest one ended with."""
+    """Waits for a step's phases, the last one first. Raises the error of the earliest phase that failed.
+
+    A step that exceeds some worker's memory may be restarted in more rounds, but only while no worker has waited for
+    its earlier phases.
+    """
     first: _native.Error | None = None
     for ticket in reversed(tickets):
         try:
             session.wait(ticket)
-        except _native.Error as error:  # what a signal's handler raises ends the wait
+        except _native.Error as error:  # an exception from a signal handler ends the wait
             first = error
     if first is not None:
         raise first
@@ -144,7 +147,7 @@ def wait_for_step(session: _native.Session, tickets: Sequence[_native.Ticket]) -
 
 @dataclasses.dataclass(frozen=True)
 class Result:
-    """What a bucket's step ended with for one of its tensors. What is asked of it is written in the stream that torch works in."""
+    """The result of a bucket's step for one tensor. Methods write it in torch's current stream."""
 
     session: _native.Session
     bucket: int
@@ -152,28 +155,28 @@ class Result:
     device: CpuDevice
 
     def rows(self) -> int | None:
-        """How many there are; nothing where it is dense."""
+        """Returns the number of rows; None if the result is dense."""
         return self.session.result_rows(self.bucket, self.place)
 
     def write(self, out: torch.Tensor) -> None:
-        """All elements."""
+        """Writes all elements to a dense tensor."""
         self.session.write_dense(self.bucket, self.place, self.device.view(_reals(out)), self.device.stream())
 
     def copy(self, indices: torch.Tensor, values: torch.Tensor) -> None:
-        """Of as many rows as there are."""
+        """Writes the rows. Both tensors have rows() entries."""
         view = self.device.view
         self.session.copy_result(self.bucket, self.place, view(indices), view(_reals(values)), self.device.stream())
 
 
 def dense_gradient(tensor: torch.nn.Parameter) -> torch.Tensor:
-    """The gradient that is to be written to: the one that is there, if it is dense."""
+    """Returns the parameter's gradient to write to, a new one unless it is dense already."""
     if tensor.grad is None or tensor.grad.is_sparse:
         tensor.grad = torch.empty_like(tensor, memory_format=torch.contiguous_format, requires_grad=False)
     return tensor.grad
 
 
 def write_dense(result: Result, tensor: torch.nn.Parameter, dtype: torch.dtype) -> None:
-    """Makes a result of this dtype the parameter's dense gradient, in place."""
+    """Writes a result of this dtype to the parameter's dense gradient, in place."""
     gradient = dense_gradient(tensor)
     if gradient.is_contiguous() and gradient.dtype == dtype and not gradient.is_conj():
         result.write(gradient.detach())
@@ -184,7 +187,7 @@ def write_dense(result: Result, tensor: torch.nn.Parameter, dtype: torch.dtype) 
 
 
 def write_back(result: Result, parameter: Synchronized, kind: Kind) -> None:
-    """Makes a bucket's result the parameter's gradient: sparse where it was, or would be; else dense, in place."""
+    """Writes a bucket's result to the parameter's gradient: sparse if the gradient is, or would be; otherwise dense, in place."""
     tensor = parameter.parameter
     gradient = tensor.grad
     sparse = kind is Kind.SPARSE if gradient is None else gradient.is_sparse
@@ -196,7 +199,7 @@ def write_back(result: Result, parameter: Synchronized, kind: Kind) -> None:
 
 def _sparse_result(result: Result, tensor: torch.Tensor, kind: Kind) -> torch.Tensor:
     rows = None if kind is Kind.DENSE else result.rows()
-    if rows is None:  # what came is dense
+    if rows is None:  # the result is dense
         whole = torch.empty_like(tensor, memory_format=torch.contiguous_format, requires_grad=False)
         result.write(whole)
         indices = nonzero_rows(whole)
@@ -211,7 +214,7 @@ def _sparse_result(result: Result, tensor: torch.Tensor, kind: Kind) -> torch.Te
 
 
 def clear(parameters: Iterable[torch.Tensor], set_to_none: bool) -> None:
-    """As zero_grad()."""
+    """Clears gradients like zero_grad()."""
     for each in parameters:
         if each.grad is not None and set_to_none:
             each.grad = None

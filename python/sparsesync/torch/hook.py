@@ -1,4 +1,4 @@
-"""A communication hook, for those who keep torch's own DistributedDataParallel."""
+"""A communication hook for programs that keep torch's DistributedDataParallel."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ Hook = Callable[[object, GradBucket], torch.futures.Future[torch.Tensor]]
 
 
 class _TorchBucket:
-    """A bucket of torch's, and the ones of ours that its gradients cross in.
+    """A bucket of torch, and the buckets of this library that send its gradients.
 
-    Gradients are handed over by stand-ins for the parameters, whose .grad they are.
+    Gradients are passed through stand-ins for the parameters, in their .grad.
     """
 
     def __init__(self, bucket: GradBucket, names: dict[torch.Tensor, str], first: int) -> None:
         parameters = bucket.parameters()
-        # torch makes no parameters of gradients that are sparse; there is one in such a bucket.
+        # For a sparse gradient, torch passes a plain tensor as the parameter. Such a bucket has a single parameter.
         stand_ins = [torch.nn.Parameter(each.detach(), requires_grad=False) for each in parameters]
         named = [names.get(each, f"parameter {first + i}") for i, each in enumerate(parameters)]
         self.members = [
@@ -39,10 +39,10 @@ class _TorchBucket:
         self.take(bucket)
 
     def take(self, bucket: GradBucket) -> None:
-        """The gradients of a step."""
+        """Takes the gradients of a step."""
         whole = bucket.buffer()
         self._buffer = whole
-        # On a GPU who takes the result waits, in its stream, for the one that it is written in.
+        # On a GPU the future makes the reader's stream wait for the stream that writes the result.
         devices: list[int | str | torch.device] = [] if whole.device.type == "cpu" else [whole.device]
         self.done: torch.futures.Future[torch.Tensor] = torch.futures.Future(devices=devices)
         for each, gradient in zip(self.members, [whole] if whole.is_sparse else bucket.gradients(), strict=True):
@@ -62,10 +62,30 @@ class _TorchBucket:
 
 
 class CommHookState:
-    """What comm_hook() needs: a session over `process_group`, and what it has learned. One for each model.
+    """The state of ``comm_hook()``: a session over ``process_group``, and the buckets. Create one for each model.
 
-    The arguments are those of sparsesync.torch.DistributedDataParallel. module: whose names errors and statistics tell.
-    device: where gradients are; where the module is, if there is one, else the CPU.
+    All ranks must create it in the same order. The arguments are those of ``DistributedDataParallel``, except:
+
+    Args:
+        module: The module whose parameter names errors and statistics show.
+        process_group: The torch process group of the model; the default group if not given.
+        device: Device of the gradients. The default is the device of ``module``, or the CPU without a module.
+
+    Example:
+        >>> import sparsesync.torch
+        >>> import torch
+        >>> import torch.distributed as dist
+        >>> dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+        >>> model = torch.nn.Sequential(torch.nn.Embedding(4000, 8), torch.nn.Linear(8, 1))
+        >>> ddp = torch.nn.parallel.DistributedDataParallel(model)
+        >>> state = sparsesync.torch.CommHookState(model)
+        >>> ddp.register_comm_hook(None, sparsesync.torch.comm_hook(state))
+        >>> for step in range(3):
+        ...     ddp(torch.tensor([3, 1, 3])).sum().backward()
+        >>> state.statistics()["0.weight"]["gradient"]  # dense, and sent as rows
+        'rows'
+        >>> state.close()
+        >>> dist.destroy_process_group()
     """
 
     def __init__(
@@ -96,13 +116,13 @@ class CommHookState:
         self._names: dict[torch.Tensor, str] = {}
         if module is not None:
             self._names = {parameter: name for name, parameter in module.named_parameters()}
-        self._began = False  # torch makes its buckets anew after the first step
+        self._began = False  # torch rebuilds its buckets after the first step
         self._known: dict[tuple[int, ...], _TorchBucket] = {}
-        self._waiting: list[_TorchBucket] = []  # of this step
+        self._waiting: list[_TorchBucket] = []  # buckets of the current step
         self._learned = False
 
     def statistics(self) -> dict[str, Any]:
-        """As DistributedDataParallel.statistics() has it, of each parameter."""
+        """Returns the costs of each parameter, by name, as in ``DistributedDataParallel.statistics()["parameters"]``."""
         return {
             each.name: ours.statistics()
             for bucket in self._known.values()
@@ -111,11 +131,21 @@ class CommHookState:
         }
 
     def close(self) -> None:
-        """Leaves the others."""
+        """Leaves the other workers."""
         self.session.close()
 
     def take(self, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
-        """One bucket of a step of torch's DistributedDataParallel."""
+        """Takes one bucket of a step; ``comm_hook()`` calls it.
+
+        Args:
+            bucket: The bucket of torch's DistributedDataParallel.
+
+        Returns:
+            A future of the bucket's synchronized buffer.
+
+        Raises:
+            UnsupportedError: torch rebuilt its buckets after the second step.
+        """
         if not self._began:
             self._began = bucket.is_last()
             return self._by_torch(bucket)
@@ -124,7 +154,7 @@ class CommHookState:
         if known is None:
             if self._learned:
                 raise _native.UnsupportedError(
-                    "torch made other buckets after the second step: pass static_graph=False to torch's DistributedDataParallel, "
+                    "torch rebuilt its buckets after the second step: pass static_graph=False to torch's DistributedDataParallel, "
                     "or wrap the module with sparsesync.torch.DistributedDataParallel"
                 )
             first = sum(len(each.members) for each in self._known.values())
@@ -139,7 +169,7 @@ class CommHookState:
         return known.done
 
     def _end_step(self) -> None:
-        """Here backward is nearly over: torch asks for the last bucket when it has given all others away."""
+        """Ends the step. Backward is nearly over: torch asks for the last bucket after it has passed on all others."""
         if not self._learned:
             for each in self._waiting:
                 self._learn(each)
@@ -159,7 +189,7 @@ class CommHookState:
             for each in layers.planned(planner.buckets)
         ]
         for each in bucket.ours:
-            each.use.ask = lambda indices: [True] * len(indices)  # torch itself agrees on which parameters are used
+            each.use.ask = lambda indices: [True] * len(indices)  # torch determines which parameters are used
 
     def _by_torch(self, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
         buffer = bucket.buffer()
@@ -172,13 +202,19 @@ class CommHookState:
 
 
 def comm_hook(state: CommHookState) -> Hook:
-    """A hook for torch.nn.parallel.DistributedDataParallel.register_comm_hook: gradients of which few rows are not zero cross
-    as rows, the others whole.
+    """Returns a communication hook for torch's DistributedDataParallel.
 
-        ddp = torch.nn.parallel.DistributedDataParallel(module)
-        ddp.register_comm_hook(None, sparsesync.torch.comm_hook(sparsesync.torch.CommHookState(module)))
+    Gradients with few nonzero rows are sent as rows, all others whole. The first step uses torch's all-reduce, because
+    torch rebuilds its buckets after it. All ranks must register the hook.
 
-    The first step goes by torch's own all-reduce, as torch makes its buckets anew after it.
+    Args:
+        state: The state of the model.
+
+    Returns:
+        A hook for ``torch.nn.parallel.DistributedDataParallel.register_comm_hook``.
+
+    Example:
+        See ``CommHookState``.
     """
 
     def hook(_: object, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:

@@ -1,4 +1,4 @@
-"""How the processes of a training find each other: as they were started."""
+"""Connecting the processes of a training run, depending on how they were started."""
 
 from __future__ import annotations
 
@@ -20,39 +20,74 @@ from sparsesync import _native
 from sparsesync.torch import process_group as over_group
 from sparsesync.torch.device import CpuDevice
 
-# As torch's own: a rank may compile, load or checkpoint while the others wait.
+# Equal to torch's default: a rank may compile, load or checkpoint while the others wait.
 DEFAULT_DEADLINE = datetime.timedelta(minutes=30)
 
 
-# Of the wait for the other processes when one ends, at least: they may save what they have. mpirun ends all of them if a process does
-# not wait.
+# Shortest wait for the other processes when this one ends. They may still be saving, and mpirun kills all processes when one exits early.
 _LEAVING = datetime.timedelta(minutes=1)
 
 
 _LONGEST = datetime.timedelta(days=10_000)  # fits into torch's milliseconds, and into Session's seconds
 
 
-ALONE: Literal["alone"] = "alone"  # as a process_group: this worker is the only one, whatever started it
+ALONE: Literal["alone"] = "alone"  # value of process_group: train without other workers, whatever launcher started the process
 
 
 @dataclasses.dataclass(frozen=True)
 class LocalMember:
-    """A place in a group of workers that are threads of this process: what `local_group` returns."""
+    """A member of a group of workers that are threads of one process. ``local_group()`` returns them.
+
+    Args:
+        network: The network that connects the members.
+        rank: Rank of this member, from 0.
+
+    Example:
+        >>> import sparsesync.torch
+        >>> members = sparsesync.torch.local_group(2)
+        >>> [member.rank for member in members]
+        [0, 1]
+    """
 
     network: _native.LocalNetwork
     rank: int
 
 
-# The types of a process_group argument.
+# Types of a process_group argument.
 Group = dist.ProcessGroup | LocalMember | Literal["alone"] | None
 
 
 def local_group(
     workers: int, *, rate_bps: float | None = None, latency_s: float = 0
 ) -> list[LocalMember]:
-    """Places for `workers` models in one process, one thread each: each is the `process_group` of one of them.
+    """Creates a group of workers that are threads of this process.
 
-    rate_bps, latency_s: of each worker's link, in each direction; unshaped if not given.
+    Pass each member as the ``process_group`` of one wrapper, in a separate thread.
+
+    Args:
+        workers: Number of workers.
+        rate_bps: Rate of each worker's link, in bit/s in each direction; unlimited if not given.
+        latency_s: Latency of each link, in seconds.
+
+    Returns:
+        One member per worker, ordered by rank.
+
+    Raises:
+        InputError: An argument is out of range.
+
+    Example:
+        >>> import concurrent.futures
+        >>> import sparsesync.torch
+        >>> import torch
+        >>> def train(member):
+        ...     model = torch.nn.Linear(2, 1, bias=False)
+        ...     with sparsesync.torch.DistributedDataParallel(model, process_group=member) as ddp:
+        ...         ddp(torch.full((1, 2), float(member.rank))).sum().backward()
+        ...     return model.weight.grad
+        >>> with concurrent.futures.ThreadPoolExecutor(2) as pool:
+        ...     gradients = list(pool.map(train, sparsesync.torch.local_group(2)))
+        >>> gradients  # both workers have the mean of 0 and 1
+        [tensor([[0.5000, 0.5000]]), tensor([[0.5000, 0.5000]])]
     """
     network = _native.LocalNetwork(workers, rate_bps, latency_s)
     return [LocalMember(network, rank) for rank in range(workers)]
@@ -63,24 +98,24 @@ class Connection:
     """A transport, and how it was found."""
 
     transport: _native.Transport
-    kind: str  # "mpi", "process_group" or "local"; "nccl", which has one of these for words
+    kind: str  # "mpi", "process_group" or "local"; "nccl" uses one of these for control messages
     deadline: datetime.timedelta
-    payloads: str = "in the host's memory"  # how gradients cross, and why so
-    shares_gpu: bool = False  # with another worker of this process
-    one_machine: bool = dataclasses.field(init=False)  # has all workers
+    payloads: str = "in the host's memory"  # how gradients are sent, and why
+    shares_gpu: bool = False  # another worker of this process uses the same GPU
+    one_machine: bool = dataclasses.field(init=False)  # all workers are on one machine
 
     def __post_init__(self) -> None:
         self.one_machine = len(set(self.transport.nodes)) == 1
 
     @property
     def dense_scheme(self) -> str:
-        """For gradients that are dense: the faster one here."""
+        """The fastest scheme for dense gradients over this connection."""
         # Between machines MPI's own all-reduce takes longer than the ring (bench/cluster/peers.py).
         has_faster = self.kind in ("process_group", "nccl") or (self.kind == "mpi" and self.one_machine)
         return "dense_native" if has_faster else "dense_ring"
 
     def open(self, device: CpuDevice, threads: int, memory_bytes: int | None) -> _native.Session:
-        """The session over it; closed when the process ends, at the latest."""
+        """Opens a session over the transport. It is closed when the process ends, at the latest."""
         session = _native.Session(
             self.transport,
             deadline_s=self.deadline.total_seconds(),
@@ -93,26 +128,28 @@ class Connection:
 
 @dataclasses.dataclass(frozen=True)
 class Reach:
-    """What a worker tells the others of its device."""
+    """Facts about a worker's device that it sends to the others."""
 
     device: str
-    asked: str | None  # of the transport
+    asked: str | None  # the `transport` argument
     machine: str
-    identity: str  # of its GPU
-    nccl: str | None  # its version
-    problem: str  # why there is none
-    shares: bool  # NCCL was told to connect several workers of one GPU
+    identity: str  # identifier of the GPU, unique on the machine
+    nccl: str | None  # version of NCCL, if it is available
+    problem: str  # why NCCL is not available
+    shares: bool  # NCCL_MULTI_RANK_GPU_ENABLE lets several workers share a GPU
 
 
-# What connect() may be asked for.
+# Values of the `transport` argument.
 TRANSPORTS = ("nccl", "staged")
 
 
 def payloads_of(workers: Sequence[Reach], reaches_devices: bool) -> tuple[bool, str]:
-    """Whether gradients cross by NCCL, and a line that says how they do and why. The same on all workers, as it depends on
-    nothing but what they told: so are its errors, AgreementError and UnsupportedError.
+    """Returns whether gradients are sent by NCCL, and a text that says how they are sent and why.
 
-    reaches_devices: whether the transport moves what is in the memory of GPUs by itself.
+    The result depends only on what all workers sent, so it is the same on all of them. So are the errors,
+    AgreementError and UnsupportedError.
+
+    reaches_devices: whether the transport reads and writes GPU memory directly.
     """
     first = workers[0]
     for rank, each in enumerate(workers):
@@ -135,13 +172,13 @@ def payloads_of(workers: Sequence[Reach], reaches_devices: bool) -> tuple[bool, 
     staged = "through pinned memory of the host"
     if first.asked == "staged":
         if reaches_devices:
-            raise _native.UnsupportedError("transport 'staged': this one moves the memory of GPUs itself: leave it out")
-        return False, f"{staged}: it was asked for"
+            raise _native.UnsupportedError("transport 'staged': workers of one process copy GPU memory directly: leave it out")
+        return False, f"{staged}: as requested"
     lacking = next((rank for rank, each in enumerate(workers) if each.nccl is None), None)
     if first.asked == "nccl":
         if lacking is not None:
             raise _native.UnsupportedError(f"transport 'nccl': worker {lacking}: {workers[lacking].problem}; transport='staged' needs none")
-        return True, f"by NCCL {first.nccl}: it was asked for"
+        return True, f"by NCCL {first.nccl}: as requested"
     if reaches_devices:
         return False, "from GPU to GPU within the process"
     if lacking is not None:
@@ -151,14 +188,15 @@ def payloads_of(workers: Sequence[Reach], reaches_devices: bool) -> tuple[bool, 
         return False, f"{staged}: worker 0 has NCCL {first.nccl}, worker {other} {workers[other].nccl}"
     for (one, a), (two, b) in itertools.combinations(enumerate(workers), 2):
         if (a.machine, a.identity) == (b.machine, b.identity) and not (a.shares and b.shares):
-            return False, f"{staged}: workers {one} and {two} share a GPU, and NCCL wants one for each"
+            return False, f"{staged}: workers {one} and {two} share a GPU, and NCCL needs one for each"
     return True, f"by NCCL {first.nccl}"
 
 
 def reach(connection: Connection, device: CpuDevice, asked: str | None) -> Connection:
-    """The connection as gradients on `device` cross by it: over NCCL where all workers have it. All workers call it.
+    """Chooses the transport for gradients on ``device``: NCCL if it is available on all workers. All workers call it.
 
-    asked: one of TRANSPORTS, or None. Raises what payloads_of() raises; DeviceError where NCCL does not connect them.
+    asked: one of TRANSPORTS, or None. Raises the errors of payloads_of(), and DeviceError if NCCL cannot connect the
+    workers.
     """
     if asked is not None and asked not in TRANSPORTS:
         raise _native.InputError(f"there is no transport '{asked}': None, {', '.join(TRANSPORTS)}")
@@ -183,14 +221,14 @@ def reach(connection: Connection, device: CpuDevice, asked: str | None) -> Conne
     native = device.native
     assert native is not None
     over_nccl = _native.nccl_over(connection.transport, native, seconds)
-    return Connection(over_nccl, "nccl", connection.deadline, f"{payloads}, words over {connection.kind}", shares_gpu)
+    return Connection(over_nccl, "nccl", connection.deadline, f"{payloads}, control messages over {connection.kind}", shares_gpu)
 
 
-_mpi_worlds: list[_native.MpiWorld] = []  # the one of this process, once it was asked for
+_mpi_worlds: list[_native.MpiWorld] = []  # the MPI world of this process, after the first use
 
 
 def _join_mpi(deadline: datetime.timedelta) -> _native.Transport:
-    """The first call initializes MPI, which ends with the process."""
+    """Joins the MPI world. The first call initializes MPI, which stays initialized until the process ends."""
     seconds = deadline.total_seconds()
     if not _mpi_worlds:
         _mpi_worlds.append(_native.MpiWorld(seconds, leaving_s=max(seconds, _LEAVING.total_seconds())))
@@ -201,7 +239,7 @@ _sessions: weakref.WeakSet[_native.Session] = weakref.WeakSet()
 
 
 def close_at_exit(session: _native.Session) -> None:
-    """Its thread has to be gone when the interpreter goes."""
+    """Closes a session before the interpreter exits, because its thread must not outlive the interpreter."""
     _sessions.add(session)
 
 
@@ -213,13 +251,13 @@ def _close() -> None:
         world.close()
 
 
-# Variables that launchers set and that are not used here: the number of processes, and the number of this one.
+# Variables of launchers that are not supported: the number of processes, and the rank of this one.
 _SIZES = ("WORLD_SIZE", "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS", "SLURM_NPROCS", "PMI_SIZE", "MV2_COMM_WORLD_SIZE", "JSM_NAMESPACE_SIZE")
 _RANKS = ("RANK", "SLURM_PROCID", "PMI_RANK", "PMIX_RANK", "MV2_COMM_WORLD_RANK", "JSM_NAMESPACE_RANK", "PALS_RANKID")
 
 
 def signs_of_others(environment: Mapping[str, str] = os.environ) -> list[str]:
-    """Variables, with their values, that say that there are other processes beside this one."""
+    """Returns the environment variables that show that this process is one of several, as NAME=value."""
     least = {**dict.fromkeys(_SIZES, 2), **dict.fromkeys(_RANKS, 1)}
     return [
         f"{name}={environment[name]}"
@@ -229,7 +267,7 @@ def signs_of_others(environment: Mapping[str, str] = os.environ) -> list[str]:
 
 
 def started_by_mpirun(environment: Mapping[str, str] = os.environ) -> bool:
-    """Whether mpirun started this very process: not torchrun within mpirun, or within a job whose variables are still there."""
+    """Returns whether mpirun started this process directly, not torchrun within mpirun or within an MPI job."""
     if "OMPI_COMM_WORLD_SIZE" not in environment or "TORCHELASTIC_RUN_ID" in environment:
         return False
     named = [(environment.get(one), environment.get(other)) for one, other in _SAID_TWICE]
@@ -249,7 +287,7 @@ def connect(
     device: CpuDevice,
     transport: str | None = None,
 ) -> Connection:
-    """The transport of a model whose gradients are on `device`. All workers call it. As find() and reach() have it."""
+    """Connects the workers of a model whose gradients are on ``device``. All workers call it. See find() and reach()."""
     return reach(find(group, deadline), device, transport)
 
 
@@ -258,8 +296,10 @@ def _alone(deadline: datetime.timedelta | None) -> Connection:
 
 
 def _mpi_has_the_same_workers() -> bool:
-    """Whether the processes that mpirun started are those of torch.distributed's default group, where there is one. Raises
-    InputError where that has fewer: several trainings would never meet."""
+    """Returns whether torch.distributed's default group, if initialized, has the processes that mpirun started.
+
+    Raises InputError if it has fewer: several training runs would wait for each other forever.
+    """
     if not dist.is_initialized():
         return True
     started, rank = int(os.environ["OMPI_COMM_WORLD_SIZE"]), os.environ.get("OMPI_COMM_WORLD_RANK")
@@ -274,13 +314,16 @@ def _mpi_has_the_same_workers() -> bool:
 def find(
     group: Group, deadline: float | datetime.timedelta | None
 ) -> Connection:
-    """A transport for the host's memory: over `group`, or, without one, as the launcher started the processes.
+    """Connects the workers for data in host memory: over ``group``, or, without one, depending on the launcher.
 
-    deadline: seconds, or a timedelta; the group's own if not given.
+    Processes that mpirun started are connected by MPI. Otherwise, torch's default group connects them if it is
+    initialized or if torchrun started them. Without a launcher the worker is alone. If torchrun runs within mpirun,
+    torchrun decides, and so does a default group of more processes.
 
-    Started by mpirun they are connected by MPI; by torchrun, or with torch.distributed initialized, by its default group; else this
-    worker is alone. Within mpirun, torchrun decides, and so does a default group of more processes. Raises InputError for a group that
-    is none, or has fewer processes than mpirun started, and for a process that another launcher started with others.
+    deadline: seconds, or a timedelta; the timeout of the group if not given.
+
+    Raises InputError if the group is unusable or has fewer processes than mpirun started, or if another launcher
+    started this process with others.
     """
     deadline = _as_timedelta(deadline)
     if group == ALONE:
@@ -298,22 +341,22 @@ def find(
         if signs:
             raise _native.InputError(
                 f"this process is one of several ({', '.join(signs)}), and nothing says how to reach the others: start the program with "
-                "torchrun or with mpirun of Open MPI, or call torch.distributed.init_process_group() first, which reads MASTER_ADDR, "
+                "torchrun or with Open MPI's mpirun, or call torch.distributed.init_process_group() first, which reads MASTER_ADDR, "
                 "MASTER_PORT, RANK and WORLD_SIZE; process_group='alone' trains without the others"
             )
         return _alone(deadline)
     of_group = dist.group.WORLD if group is None else group
     if not isinstance(of_group, dist.ProcessGroup):
         raise _native.InputError(
-            f"process_group: {type(of_group).__name__} is no ProcessGroup that this process is in, nor one of "
-            "sparsesync.torch.local_group(), nor 'alone'"
+            f"process_group: {type(of_group).__name__} is not a ProcessGroup that includes this process, a member of "
+            "sparsesync.torch.local_group(), or 'alone'"
         )
     wait = timeout_of(of_group) if deadline is None else deadline
     return Connection(over_group.transport_over(of_group, wait), "process_group", wait)
 
 
 def _as_timedelta(deadline: float | datetime.timedelta | None) -> datetime.timedelta | None:
-    """Raises InputError for what is no time to wait, before anybody waits for it."""
+    """Converts a deadline to a timedelta. Raises InputError if it is not a usable duration."""
     if deadline is None:
         return None
     try:
@@ -326,7 +369,7 @@ def _as_timedelta(deadline: float | datetime.timedelta | None) -> datetime.timed
 
 
 def timeout_of(group: dist.ProcessGroup) -> datetime.timedelta:
-    """The group's own deadline; torch's default where its back end does not tell."""
+    """Returns the timeout of a group; torch's default if its backend does not report one."""
     for device in ("cpu", "cuda"):
         try:
             timeout = group._get_backend(torch.device(device)).options._timeout

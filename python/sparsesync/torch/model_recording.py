@@ -1,4 +1,4 @@
-"""A model's file of a training: what the passes of each layer take, and what of its gradients crosses."""
+"""Model files of a training run: the computing time of each layer, and the size of its gradient."""
 
 from __future__ import annotations
 
@@ -15,11 +15,28 @@ from sparsesync.torch.gradients import Kind, Synchronized
 from sparsesync.torch.recording import Recorder
 from sparsesync.torch.synchronizer import Synchronizer
 
-_WARM_UP = 2  # steps that are not counted: the first that are measured are like no other
+_WARM_UP = 2  # steps that are not counted: the first measured steps are slower than the rest
 
 
 class ModelRecording(Recorder):
-    """A model whose next steps are measured."""
+    """A running recording of a model file. ``record_model()`` returns it.
+
+    Example:
+        >>> import json
+        >>> import pathlib
+        >>> import sparsesync.torch
+        >>> import torch
+        >>> model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Linear(8, 1))
+        >>> with sparsesync.torch.DistributedDataParallel(model) as ddp:
+        ...     ddp(torch.ones(2, 4)).sum().backward()  # shows the order of the layers
+        ...     recording = sparsesync.torch.record_model(ddp, "model.json", steps=3)
+        ...     for step in range(5):  # two of them are not counted
+        ...         ddp(torch.ones(2, 4)).sum().backward()
+        >>> recording.complete, recording.steps
+        (True, 3)
+        >>> [layer["name"] for layer in json.loads(pathlib.Path("model.json").read_text())["layers"]]
+        ['0.weight', '0.bias', '1.weight', '1.bias']
+    """
 
     def __init__(
         self, synchronizer: Synchronizer, path: str | os.PathLike[str], steps: int, name: str, force: bool
@@ -40,17 +57,18 @@ class ModelRecording(Recorder):
 
     @property
     def steps(self) -> int:
-        """Steps that are recorded so far."""
+        """The number of steps recorded so far."""
         return self._counted
 
     def on_step(self) -> None:
-        if self._schedule.layers is not self._layers:  # learned anew: what was seen so far is of another order
+        """Ends a measured step; the wrapper calls it."""
+        if self._schedule.layers is not self._layers:  # the layers were reordered: start again
             self._layers, self._seen, self._counted, self._passes, self._rows = self._schedule.layers, 0, 0, [], []
         self._seen += 1
         passes = self._schedule.timer.passes
         if self._seen <= _WARM_UP or passes is None:
             return
-        self._counted += 1  # whatever goes wrong: all workers end with the same step
+        self._counted += 1  # also if recording fails, so that all workers end with the same step
         with self._guarded():
             self._passes.append(passes)
             if self._synchronizer.all_there:
@@ -64,7 +82,7 @@ class ModelRecording(Recorder):
             self._write_on_worker_0(lambda: self._write([json.loads(each) for each in told]))
 
     def _packed(self) -> bytes:
-        """What this worker measured."""
+        """Returns this worker's measurements, encoded."""
         if not self._rows:
             self._rows.append(self._schedule.observed())
         own = []
@@ -98,7 +116,7 @@ class ModelRecording(Recorder):
 
 
 def _sparse_layer(each: Synchronized, rows: list[list[float]], workers: int, forward: float, backward: float) -> _native.Layer:
-    """rows: of each worker those that it touched, and those of all."""
+    """Makes a layer with a row-sparse gradient. rows: for each worker the number of rows it touched, and the number of the union."""
     shape = each.parameter.shape
     touched = statistics.fmean(own for own, _ in rows)
     united = statistics.fmean(of_all for _, of_all in rows)
@@ -124,15 +142,36 @@ def record_model(
     name: str | None = None,
     force: bool = False,
 ) -> ModelRecording:
-    """Measures what the passes of each parameter take in the next steps, and writes the file that `sparsesync simulate` reads, on worker
-    0. All workers call it between the same steps, after the first one.
+    """Measures computing time and gradient size of each parameter, and writes a model file on worker 0.
 
-    The first two steps are left out; of the next `steps` it has medians, mean over workers, and of gradients of which rows cross how
-    many: those of one worker, and of all together. A parameter is a layer, in the order of the forward pass; what a module's passes
-    take stands at the first of its parameters there, and at the one whose gradient comes last. Gradients that a sparsifier makes sparse
-    are dense there. name: of the model; its class if not
-    given. force: replace a file that is there. Raises InputError, on all workers, where something is there already, where the file
-    cannot be made, or where a recording runs; AgreementError where workers ask for different numbers of steps; OrderError before the
-    first step. If the file cannot be written later, worker 0 warns, as record_trace() does, and the training goes on.
+    ``sparsesync simulate`` reads the file. All ranks must call it between the same steps, after the first one.
+
+    Each parameter is a layer, in the order of the forward pass. The first two steps are not counted. Times are medians
+    over the next ``steps`` steps, averaged over workers, in seconds. For a gradient that is sent as rows, the file has
+    the mean number of rows of a worker and of the union of all workers. Sparsified gradients count as dense. A module's
+    forward time is attributed to its first parameter, and its backward time to the parameter whose gradient arrives
+    last.
+
+    If the file cannot be written at the end, worker 0 warns, ``problem`` of the result gives the reason on all workers,
+    and training continues.
+
+    Args:
+        ddp: The wrapped module.
+        path: Path of the file, which must not exist.
+        steps: Number of steps to measure.
+        name: Name of the model; the name of its class if not given.
+        force: Replace an existing file.
+
+    Returns:
+        The running recording.
+
+    Raises:
+        InputError: The path exists or cannot be created, or another recording is running. Raised on all workers.
+        AgreementError: Workers passed different numbers of steps.
+        OrderError: The module has not made a step yet.
+        ImportError: The build has no trace laboratory.
+
+    Example:
+        See ``ModelRecording``.
     """
     return ModelRecording(ddp.synchronizer, path, steps, name or type(ddp.module).__name__, force)

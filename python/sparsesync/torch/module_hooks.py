@@ -1,4 +1,4 @@
-"""Hooks of modules, of parameters and of outputs, which keep nothing alive and are not copied with their module."""
+"""Hooks of modules, parameters and outputs. They keep nothing alive, and copies of a module do not have them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sparsesync.torch.gradients import Synchronized
 
 
 class Handle(Protocol):
-    """A hook that was registered."""
+    """A registered hook."""
 
     def remove(self) -> None: ...
 
@@ -31,14 +31,14 @@ class ModuleHooks:
         self._handles += handles
 
     def see_modules(self, parameters: Sequence[Synchronized], call: Callable[..., None]) -> None:
-        """From now on `call` is told, with the module's own parameters, when the forward pass comes to a module that has some."""
+        """Calls ``call`` with a module's direct parameters before the forward pass of each module that has any."""
         if self._sees_modules:
             return
         self._sees_modules = True
         by_parameter = {member.parameter: member for member in parameters}
         for module in self._module.modules():
             if isinstance(module, torch.jit.ScriptModule):
-                continue  # it takes no hooks: its parent waits for its parameters, or begin_forward()
+                continue  # ScriptModules take no hooks: the parent module, or begin_forward(), waits for their parameters
             held = [*module.parameters(recurse=False)]
             for child in module.children():
                 held += child.parameters() if isinstance(child, torch.jit.ScriptModule) else ()
@@ -47,14 +47,14 @@ class ModuleHooks:
                 self.add([module.register_forward_pre_hook(OnModule(functools.partial(call, own)))])
 
     def before_forward(self, call: Callable[..., None]) -> None:
-        """Calls before each forward pass of the whole module, where that takes hooks."""
+        """Calls before each forward pass of the whole module, unless it is a ScriptModule."""
         if not isinstance(self._module, torch.jit.ScriptModule):
             self.add([self._module.register_forward_pre_hook(OnModule(call))])
 
     def before_state(self, call: Callable[..., None]) -> None:
-        """Calls before the state of a module within is read."""
+        """Calls before the state_dict() of any submodule is read."""
         for module in self._module.modules():
-            if not isinstance(module, torch.jit.ScriptModule):  # which takes no such hook
+            if not isinstance(module, torch.jit.ScriptModule):  # ScriptModules take no such hook
                 self.add([module.register_state_dict_pre_hook(OnModule(call))])  # type: ignore[no-untyped-call]
 
     def remove(self) -> None:
@@ -64,16 +64,18 @@ class ModuleHooks:
 
 
 def before_ready(parameter: torch.nn.Parameter, call: Callable[..., None]) -> Hook:
-    """Calls, with a tuple of gradients, whenever one is about to be accumulated."""
+    """Calls, with a tuple of gradients, before a gradient is accumulated."""
     node = _accumulates(parameter)
     return Hook(node, node.register_prehook(call))
 
 
 def when_ready(parameter: torch.nn.Parameter, call: Callable[..., None]) -> Hook:
-    """Calls whenever the parameter's gradient has been accumulated, and all hooks of the program's own that take it have run: they
-    may change the gradient, and may be registered at any time.
+    """Calls after a gradient was accumulated and all hooks of the program for the parameter have run.
 
-    call: with the tuples of gradients that autograd gives to hooks of a node; the second has the one that was accumulated.
+    Those hooks may change the gradient, and may be registered at any time.
+
+    call: receives the tuples of gradients that autograd passes to a node's hooks. The second has the accumulated
+    gradient.
     """
     node = _accumulates(parameter)
     return Hook(node, node.register_hook(call))
@@ -86,7 +88,7 @@ def _accumulates(parameter: torch.nn.Parameter) -> Any:
 
 @dataclasses.dataclass(frozen=True)
 class Hook:
-    """A hook of the autograd node that accumulates a parameter's gradient. The parameter alone does not keep its node."""
+    """A hook of the autograd node that accumulates a parameter's gradient. It keeps the node alive, which the parameter does not."""
 
     node: Any
     handle: torch.utils.hooks.RemovableHandle
@@ -96,8 +98,10 @@ class Hook:
 
 
 def weakly(method: Callable[..., Any]) -> Callable[..., Any]:
-    """A call of a bound method that does not keep its object, and returns None once that is gone: hooks of a module or a parameter
-    outlive the wrapper that registered them."""
+    """Wraps a bound method without keeping its object alive; returns None once the object is gone.
+
+    Hooks of a module or a parameter outlive the wrapper that registered them.
+    """
     reference = weakref.WeakMethod(method)
 
     def call(*given: Any, **named: Any) -> Any:
@@ -108,8 +112,11 @@ def weakly(method: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def tensors_in(result: Any) -> Iterator[torch.Tensor]:
-    """Yields the tensors that a backward pass can begin at, in what a forward pass returns: in lists, tuples, mappings and dataclasses.
-    Not parameters and inputs that it passes on: hooks of these would stay."""
+    """Yields the tensors at which a backward pass can begin, from the result of a forward pass.
+
+    Looks into lists, tuples, mappings and dataclasses. Leaves out parameters and inputs that the module returns
+    unchanged, because hooks on them would stay.
+    """
     if isinstance(result, torch.Tensor):
         if result.grad_fn is not None and not torch._C._functorch.is_functorch_wrapped_tensor(result):
             yield result
@@ -125,7 +132,7 @@ def tensors_in(result: Any) -> Iterator[torch.Tensor]:
 
 
 class OnModule:
-    """A hook of a module, which copies of the module do not have."""
+    """A hook of a module that does nothing in copies of the module."""
 
     def __init__(self, call: Callable[..., None] | None) -> None:
         self._call = call

@@ -1,5 +1,4 @@
-"""Parameters and buffers of a module that workers share: made those of one worker, checked to be the same ones, and buffers sent behind
-the gradients, which forward passes need not wait for."""
+"""Parameters and buffers that workers share: broadcast from one worker, checked for changes, and buffers sent after the gradients."""
 
 from __future__ import annotations
 
@@ -15,13 +14,13 @@ from sparsesync.torch.gradients import DTYPES, Result, Synchronized, wait_for_st
 
 _WRAP_AGAIN = "its gradient would stay on each worker: call close() on the DistributedDataParallel, and wrap the module again"
 _DTYPES = {**DTYPES, torch.int32: "i32", torch.int64: "i64"}
-_WORD = 4  # bytes: buffers of other types cross as words, of type i32
+_WORD = 4  # bytes; buffers of other types are sent as i32 words
 
 
 class ModuleState:
-    """All parameters and buffers of a module but those that it names in `_ddp_params_and_buffers_to_ignore`, as torch's own has it.
+    """All parameters and buffers of a module, except those listed in ``_ddp_params_and_buffers_to_ignore``, as in torch.
 
-    shares_buffers: whether buffers are worker 0's; else each worker keeps its own, of any layout and shape.
+    shares_buffers: buffers become those of worker 0. False: each worker keeps its buffers, of any layout and shape.
     """
 
     def __init__(self, module: torch.nn.Module, shares_buffers: bool) -> None:
@@ -36,16 +35,16 @@ class ModuleState:
         return list(reversed(by_id.values()))
 
     def buffers(self) -> list[tuple[str, torch.Tensor]]:
-        """Returns the shared buffers that have elements, as the module has them now."""
+        """Returns the shared buffers that have elements, as they are now."""
         if not self.shares_buffers:
             return []
         return [(name, each) for name, each in self.module.named_buffers() if each.numel() > 0 and name not in self._ignored]
 
     def check(self) -> None:
-        """Raises UnsupportedError naming a parameter or a buffer that cannot be made worker 0's."""
+        """Raises UnsupportedError naming a parameter or a buffer that cannot be broadcast."""
         for what, named, remedy in (
             ("parameter", self.parameters(), "replace it"),
-            ("buffer", self.buffers(), "broadcast_buffers=False leaves each worker its own"),
+            ("buffer", self.buffers(), "pass broadcast_buffers=False"),
         ):
             for name, each in named:
                 problem = _problem_of(each)
@@ -55,8 +54,10 @@ class ModuleState:
                     )
 
     def take_over(self, session: _native.Session, root: int) -> None:
-        """Makes parameters and buffers those of worker `root`. Call it between steps, on all workers. Tensors that are equal
-        everywhere are not sent. Those on a GPU are sent by way of the host."""
+        """Broadcasts parameters and buffers from worker ``root``. All workers call it between steps.
+
+        Tensors that are equal everywhere are not sent. Tensors on a GPU are copied through the host.
+        """
         state = [each.detach() for _, each in (*self.parameters(), *self.buffers())]
         own = b"".join(hashlib.blake2b(bytes_of(each).cpu().numpy().data, digest_size=16).digest() for each in state)
         told = session.all_gather(own)
@@ -67,7 +68,7 @@ class ModuleState:
             data = bytes_of(each).cpu()
             session.broadcast(data, root)
             if data.data_ptr() == each.data_ptr():
-                torch.autograd.graph.increment_version(each)  # torch has not seen the change
+                torch.autograd.graph.increment_version(each)  # the session wrote behind torch's back
             else:
                 each.copy_(data.view(each.dtype).view(each.shape))
 
@@ -76,22 +77,24 @@ def _problem_of(tensor: torch.Tensor) -> str | None:
     if tensor.is_meta:
         return "is on the meta device, and has no values"
     if tensor.layout is not torch.strided:
-        return f"is {tensor.layout}, and only strided ones are sent"
+        return f"is {tensor.layout}, and only strided tensors are sent"
     if torch._debug_has_internal_overlap(tensor) == 1:
         return "is expanded: several of its elements share memory, and cannot be written"
     return None
 
 
 def broadcast_together(session: _native.Session, tensors: Sequence[torch.Tensor], root: int) -> None:
-    """Between steps, all workers: small tensors become those of worker `root`, in one broadcast. Where they are on a GPU `root`
-    waits for what its stream computes, and the others do not."""
+    """Broadcasts small tensors from worker ``root``, in one message. All workers call it between steps.
+
+    For tensors on a GPU, ``root`` waits for its stream, and the other workers do not wait.
+    """
     if not tensors:
         return
     on_gpu = any(each.device.type != "cpu" for each in tensors)
     if session.rank == root or not on_gpu:
         together = torch.cat([bytes_of(each).cpu() for each in tensors])
     else:
-        # Pinned: so that the copies to the GPU are not waited for.
+        # Pinned memory makes the copies to the GPU asynchronous.
         size = sum(each.numel() * each.element_size() for each in tensors)
         together = torch.empty(size, dtype=torch.uint8, pin_memory=torch.cuda.is_available())
     session.broadcast(together, root)
@@ -108,12 +111,12 @@ def broadcast_together(session: _native.Session, tensors: Sequence[torch.Tensor]
 
 
 def bytes_of(tensor: torch.Tensor) -> torch.Tensor:
-    """Its elements as uint8, in its own memory where they lie one after another."""
+    """Returns the elements as uint8, without a copy if they are contiguous."""
     return tensor.detach().resolve_conj().resolve_neg().contiguous().view(-1).view(torch.uint8)
 
 
 class Membership:
-    """Checks before each forward pass that the gradients of a module's parameters are those that are synchronized."""
+    """Checks before each forward pass that the module's parameters are still those that are synchronized."""
 
     def __init__(self, state: ModuleState, synchronized: Sequence[Synchronized]) -> None:
         self._state = state
@@ -123,7 +126,7 @@ class Membership:
         self._look()
 
     def _look(self) -> None:
-        # The modules are kept, so that no other object has the address of one of these.
+        # The modules are kept alive, so that no new object can reuse their id().
         self._modules = list(self._state.module.modules())
         self._owned = [owned for each in self._modules for owned in (each._parameters, each._modules)]
         self._seen = self._identities()
@@ -133,8 +136,10 @@ class Membership:
         return [id(each) for owned in self._owned for each in owned.values()]
 
     def check(self) -> None:
-        """Raises OrderError for a parameter that requires a gradient, and did not when the module was wrapped, or was not there;
-        and where the module has another type or device since."""
+        """Raises OrderError if a parameter was added, or began to require a gradient, since the module was wrapped.
+
+        It also raises if the module's dtype or device changed.
+        """
         first = self._first.parameter
         if (first.dtype, first.device) != self._type:
             raise _native.OrderError(
@@ -154,32 +159,34 @@ class Membership:
 
 
 class SharedBuffers:
-    """Has forward passes see the buffers of worker 0: they are broadcast before a pass, or sent behind the last step."""
+    """Gives forward passes the buffers of worker 0. They are broadcast before a pass, or sent after the last step."""
 
     def __init__(self, session: _native.Session, device: CpuDevice, state: ModuleState, broadcasts: bool) -> None:
         self.state = state
         self.broadcasts = broadcasts and bool(state.buffers())
         self._session = session
         self._device = device
-        self._background: BackgroundBuffers | None = None  # buffers that cross under the forward pass
-        # Whether the next pass makes buffers worker 0's. None: they are equal, and no pass has run since the module was wrapped.
+        self._background: BackgroundBuffers | None = None  # set if buffers are sent during the forward pass
+        # Whether the next pass broadcasts buffers. None: they are equal, and no pass has run since the module was wrapped.
         self._refresh_due: bool | None = None
         self._modules = [module for module in state.module.modules() if module._buffers]
 
     def begin_forward(self, begins_step: bool, synchronize: bool) -> None:
-        """Before a pass that keeps gradients. begins_step: whether it is the first of a step; synchronize: whether its gradients
-        cross."""
+        """Prepares a pass that keeps gradients. begins_step: it is the first pass of a step. synchronize: its gradients are sent."""
         self.finish()
-        # torch's rule, but that a second pass of a step leaves buffers alone, as backward may need what they were.
+        # torch's rule, except that a second pass of a step leaves buffers alone: backward may need their old values.
         if begins_step and self._refresh_due is not False:
             self._refresh(0)
         self._refresh_due = synchronize
 
     def begin_evaluation(self, joins: bool, accumulates: bool) -> None:
-        """Before a pass without gradients, which sees the buffers of worker 0. They are broadcast once for all passes that leave them as
-        they are, in the place of the next step's broadcast: so workers may evaluate on different numbers of batches.
+        """Prepares a pass without gradients, which sees the buffers of worker 0.
 
-        joins: whether inputs may be uneven. accumulates: whether gradients of passes stay here."""
+        One broadcast serves all passes until buffers change, and replaces the broadcast of the next step. Workers may
+        therefore evaluate different numbers of batches.
+
+        joins: inputs may be uneven. accumulates: gradients stay on this worker.
+        """
         self.finish()
         if joins:
             return
@@ -190,13 +197,13 @@ class SharedBuffers:
             self._refresh_due = True
 
     def begin_joined(self, root: int) -> None:
-        """Within join(): buffers become those of worker `root`. Those that were sent behind the last step are equal."""
+        """Broadcasts buffers from worker ``root`` within join(). Buffers sent after the last step are equal already."""
         self.finish()
         if not self._background:
             self._refresh(root)
 
     def are_equal(self) -> None:
-        """The module was made that of one worker."""
+        """Records that the whole module was broadcast."""
         self._refresh_due = None
 
     def _refresh(self, root: int) -> None:
@@ -204,28 +211,32 @@ class SharedBuffers:
             broadcast_together(self._session, [buffer for _, buffer in self.state.buffers()], root)
 
     def send_behind_steps(self) -> list[int]:
-        """Between steps, all workers: from now on buffers are sent behind each step. Returns the numbers of their buckets."""
+        """Sends buffers after each step from now on. All workers call it between steps. Returns the numbers of their buckets."""
         if not self.broadcasts:
             return []
         self._background = BackgroundBuffers(self._session, self._device, self.state)
         return [self._background.number]
 
     def submit(self, root: int) -> None:
-        """Once a step: sends the buffers of worker `root` where they are sent behind steps."""
+        """Sends the buffers of worker ``root``, once per step, if they are sent after steps."""
         if self._background:
             self._background.submit(self._session.rank == root)
 
     def finish(self) -> None:
-        """Writes the buffers that were sent behind the last step. Call it before anything may write to them: torch's batch_norm
-        leaves no trace of that it did."""
+        """Writes the buffers that were sent after the last step.
+
+        Call it before anything may write to them: torch's batch_norm changes buffers without a trace.
+        """
         if self._background and self._background.pending and not self._session.closed:
             self._background.finish()
             self._refresh_due = False
 
 
 class BackgroundBuffers:
-    """Makes all shared buffers those of one worker: the sum of that worker's and of nothing from the others. All workers make one,
-    between the same steps."""
+    """Broadcasts all shared buffers after a step, as a sum to which only one worker contributes.
+
+    All workers make one, between the same steps.
+    """
 
     def __init__(self, session: _native.Session, device: CpuDevice, state: ModuleState) -> None:
         self._session = session
@@ -237,23 +248,25 @@ class BackgroundBuffers:
         specs = [_native.TensorSpec(name, each.numel(), 1, _DTYPES[each.dtype]) for name, each in zip(self._shapes, crossing, strict=True)]
         self.number = session.register_bucket("(buffers)", specs, "dense_ring")
         self._tickets: tuple[_native.Ticket, _native.Ticket] | None = None
-        self._submitted: list[tuple[torch.Tensor, int]] = []  # and the version that was sent
+        self._submitted: list[tuple[torch.Tensor, int]] = []  # each buffer with the version that was sent
 
     def submit(self, is_root: bool) -> None:
-        """Call it once a step. is_root: whether this worker's buffers become everyone's. Raises UnsupportedError for a buffer that
-        has another shape or type than at the first step, or is new."""
+        """Sends the buffers, once per step. is_root: this worker's buffers are broadcast.
+
+        Raises UnsupportedError if a buffer is new, or has another shape or type than in the first step.
+        """
         named = self._state.buffers()
         for name, each in named:
             if self._shapes.get(name) != (each.shape, each.dtype):
                 raise _native.UnsupportedError(
-                    f"buffer '{name}' is {list(each.shape)} {each.dtype} now, and was not so in the first step: schedules that send "
-                    "buffers under the forward pass need the same ones in all steps; use schedule='lazy' without wrap_optimizer(), "
-                    "or broadcast_buffers=False"
+                    f"buffer '{name}' is {list(each.shape)} {each.dtype} now, unlike in the first step: schedules that send buffers "
+                    "under the forward pass need the same buffers in all steps; use schedule='lazy' without wrap_optimizer(), or "
+                    "broadcast_buffers=False"
                 )
         by_name = dict(named)
         missing = next((name for name in self._shapes if name not in by_name), None)
         if missing is not None:
-            raise _native.UnsupportedError(f"buffer '{missing}' is gone: it is sent in all steps; use broadcast_buffers=False")
+            raise _native.UnsupportedError(f"buffer '{missing}' is missing: it is sent in all steps; use broadcast_buffers=False")
         self._submitted = [(by_name[name], by_name[name]._version) for name in self._shapes]
         given: list[Any] = [self._device.view(_as_crossing(each.detach())) if is_root else None for each, _ in self._submitted]
         reduced = self._session.reduce(self.number, given, [self._device.stream()])
@@ -261,12 +274,14 @@ class BackgroundBuffers:
 
     @property
     def pending(self) -> bool:
-        """Whether buffers were sent, and are not written yet."""
+        """Whether buffers were sent and are not written yet."""
         return self._tickets is not None
 
     def finish(self) -> None:
-        """Writes what was sent to the buffers. Call it before they are used again. A buffer that the program has replaced
-        or written to since, such as by load_state_dict(), stays as it is."""
+        """Writes the sent values to the buffers. Call it before they are used again.
+
+        A buffer that the program replaced or wrote to meanwhile, for example by load_state_dict(), is left as it is.
+        """
         if self._tickets is None:
             return
         try:
@@ -275,7 +290,7 @@ class BackgroundBuffers:
         except (_native.Error, RuntimeError):
             self._tickets = None
             raise
-        self._tickets = None  # what a signal's handler raises leaves them pending
+        self._tickets = None  # an exception from a signal handler leaves them pending
         self._submitted = []
 
     def _write(self) -> None:
@@ -294,7 +309,7 @@ class BackgroundBuffers:
 
 
 def _as_crossing(buffer: torch.Tensor) -> torch.Tensor:
-    """Its elements one after another, in a type that can be summed."""
+    """Returns the elements as a contiguous tensor of a type that can be summed."""
     if buffer.dtype in _DTYPES:
         return buffer.contiguous()
     own = bytes_of(buffer)

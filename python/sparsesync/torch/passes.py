@@ -1,4 +1,4 @@
-"""Where the passes of a wrapper stand: which backward pass ends a step, and which gradients came in it."""
+"""State of a wrapper's passes: which backward pass ends a step, and which gradients belong to it."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from sparsesync.torch import safe_logging
 from sparsesync.torch.gradients import Synchronized
 
 _FAILED = (
-    "the last backward pass failed on its way, and the workers are out of step: wrap the module again, on all workers, which closes "
-    "this DistributedDataParallel"
+    "the last backward pass failed, and the workers are out of step: wrap the module again on all workers, which closes this "
+    "DistributedDataParallel"
 )
 
 
 class Next(enum.Enum):
-    """What the last forward pass asks of the backward pass that follows."""
+    """The work that the last forward pass requests from the backward pass that follows."""
 
     FORWARD = "nothing: a forward pass comes first"
     ACCUMULATE = "keep gradients here"
@@ -27,46 +27,52 @@ class Next(enum.Enum):
 
 
 class Passes:
-    """Tells the backward passes that synchronize gradients from others: those within no_sync(), those of another wrapper that shares
-    parameters, and those that come too late."""
+    """Separates the backward passes that synchronize gradients from all others.
+
+    The others are passes within no_sync(), passes of another wrapper that shares parameters, and passes that come too
+    late.
+    """
 
     def __init__(self) -> None:
         self.next = Next.FORWARD
-        self.running = False  # within a backward pass that is synchronized
+        self.running = False  # within a synchronized backward pass
         self.steps_begun = 0
-        self._through_output = False  # within a backward pass that comes through what a forward pass returned
-        self._is_late = False  # ... which was of a step that is over
+        self._through_output = False  # within a backward pass through an output of the wrapper
+        self._is_late = False  # that output belongs to a step that is over
         self._warned = False
-        self._sharing: dict[int, weakref.WeakSet[Passes]] = {}  # of other wrappers that share a parameter, by its index
+        self._sharing: dict[int, weakref.WeakSet[Passes]] = {}  # passes of wrappers that share a parameter, by its index
 
     def share(self, index: int, other: Passes) -> None:
-        """Another wrapper has the parameter of this index, too."""
+        """Records that another wrapper also has the parameter of this index."""
         self._sharing.setdefault(index, weakref.WeakSet()).add(other)
 
     def is_shared(self, index: int) -> bool:
         return index in self._sharing
 
     def expect_finished(self) -> None:
-        """Raises OrderError where the last backward pass failed."""
+        """Raises OrderError if the last backward pass failed."""
         if self.running:
             raise _native.OrderError(_FAILED)
 
     def begin_forward(self) -> None:
-        """Raises as expect_finished()."""
-        self._through_output = self._is_late = False  # where a backward pass failed
+        """Resets the state of the last pass. Raises like expect_finished()."""
+        self._through_output = self._is_late = False  # still set if a backward pass failed
         self.expect_finished()
 
     def begin_backward(self) -> bool:
-        """The first gradient of a step came. Returns whether somebody must see to it that the end of the pass is seen."""
+        """Begins a step with its first gradient. Returns whether the caller must register a callback for the end of the pass."""
         self.running = True
         self.steps_begun += 1
         return not self._through_output
 
     def come_through_output(self, steps_begun: int) -> bool:
-        """A backward pass comes through what a forward pass returned. It ends the step, if it brings gradients of parameters: not the
-        pass that the first one comes in, which may be one within it, of a reentrant checkpoint. Returns as begin_backward().
+        """Records that a backward pass goes through an output of a forward pass.
 
-        steps_begun: as it was in the forward pass."""
+        This pass ends the step if it brings gradients of parameters. The pass of the first gradient may be another one:
+        a pass within it, of a reentrant checkpoint. Returns like begin_backward().
+
+        steps_begun: the value at the time of the forward pass.
+        """
         if steps_begun != self.steps_begun and not self.running:
             self._is_late = True
         if self._through_output:
@@ -75,7 +81,7 @@ class Passes:
         return True
 
     def end_pass(self) -> bool:
-        """Returns whether a step ends with it."""
+        """Ends a pass. Returns whether a step ends with it."""
         self._through_output = self._is_late = False
         return self.running
 
@@ -84,8 +90,10 @@ class Passes:
         self.running = False
 
     def begins_step(self, parameter: Synchronized) -> bool:
-        """Whether a gradient, the first one of a backward pass, begins a step; else it stays here. Raises OrderError for that of a
-        forward pass whose step is over."""
+        """Returns whether the first gradient of a backward pass begins a step; otherwise it stays on this worker.
+
+        Raises OrderError if the gradient belongs to a forward pass whose step is over.
+        """
         elsewhere = any(other._through_output or other.running for other in self._sharing.get(parameter.index, ()))
         if self.next is Next.SYNCHRONIZE:
             return self._through_output or not elsewhere
@@ -98,22 +106,22 @@ class Passes:
             self._warned = True
             safe_logging.log(
                 logging.WARNING,
-                "parameter '%s' got a gradient that no forward pass of the DistributedDataParallel led to: it stays on this worker. Call "
-                "the wrapper, not the module, if workers should exchange it",
+                "parameter '%s' got a gradient without a forward pass of the DistributedDataParallel: it stays on this worker; to exchange "
+                "it, call the wrapper instead of the module",
                 parameter.name,
             )
         return False
 
 
 class Arrivals:
-    """Gradients of the step under way, by the indices of their parameters."""
+    """The gradients of the current step, by the indices of their parameters."""
 
     def __init__(self) -> None:
         self.ready: dict[int, None] = {}  # in the order in which they became ready
-        self.streams: dict[int, int] = {}  # that wrote them
-        self.copies: dict[int, torch.Tensor] = {}  # of parameters that another wrapper shares: as this one found them
+        self.streams: dict[int, int] = {}  # stream that wrote each gradient
+        self.copies: dict[int, torch.Tensor] = {}  # copies of gradients whose parameter another wrapper shares
         self._counts: dict[int, int] = {}
-        self._expected: dict[int, int] = {}  # the most that there were in a step, where there were several
+        self._expected: dict[int, int] = {}  # largest number of gradients in a step, if it was more than one
 
     def clear(self) -> None:
         self.ready.clear()
@@ -121,8 +129,10 @@ class Arrivals:
         self._counts.clear()
 
     def add(self, index: int) -> int:
-        """A gradient was accumulated. Returns how many more of this parameter are expected in the step; less than 0 where there were
-        never so many."""
+        """Counts an accumulated gradient.
+
+        Returns how many more the step expects for this parameter; negative if there were never as many.
+        """
         came_before = index in self.ready
         if came_before:
             del self.ready[index]

@@ -34,14 +34,14 @@ _DTYPES = {
 
 
 class _Calls:
-    """What `transport_over` asks for, on a group of its own."""
+    """The calls that ``transport_over`` needs, on a separate Gloo group."""
 
     has_all_reduce = True
 
     def __init__(self, group: Any) -> None:
-        self._group: Any = group  # a ProcessGroupGloo, which torch has no types of; None once it is closed
+        self._group: Any = group  # a ProcessGroupGloo, for which torch has no type stubs; None once it is closed
         self._numbers = itertools.count(1)
-        self._started: dict[int, tuple[dist.Work, torch.Tensor]] = {}  # Gloo does not hold what it reads
+        self._started: dict[int, tuple[dist.Work, torch.Tensor]] = {}  # keeps the tensors alive, which Gloo does not
 
     def send(self, rank: int, lane: int, data: torch.Tensor) -> int:
         return self._start(lambda group: group.send([data], rank, lane), data)
@@ -74,23 +74,26 @@ class _Calls:
 
     @staticmethod
     def _wait(work: dist.Work, seconds: float) -> None:
-        # At least a moment: what has come already is not late.
+        # At least 1 ms, so that a message that has already arrived does not time out.
         work.wait(datetime.timedelta(milliseconds=max(1, math.ceil(seconds * 1000))))
 
 
 def initialize(deadline: datetime.timedelta | None) -> None:
-    """Makes torch's default group, over Gloo, of the processes that torchrun started. Raises DeadlineError naming those that did not
-    come within `deadline`, torch's own if not given; PeerLostError or Error where the network fails meanwhile."""
+    """Initializes torch's default group over Gloo, for the processes that torchrun started.
+
+    deadline: torch's default if not given. Raises DeadlineError naming the workers that did not join in time, and
+    PeerLostError or Error if the network fails.
+    """
     wait = c10d.default_pg_timeout if deadline is None else deadline
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 
     def meet(connecting: _Connecting) -> None:
         store = _store_of_launcher(rank, size, connecting)
-        connecting.all_come(c10d.PrefixStore("sparsesync/start", store), "started its training, or does not make a DistributedDataParallel")
+        connecting.all_come(c10d.PrefixStore("sparsesync/start", store), "reached its first DistributedDataParallel")
         dist.init_process_group("gloo", store=c10d.PrefixStore("default_pg", store), rank=rank, world_size=size, timeout=wait)
 
     _Connecting(rank, size, wait, _address_of_launcher()).run(meet)
-    # The program's own collectives wait as long as torch has them wait.
+    # The program's collectives keep torch's default timeout.
     c10d._get_default_group()._get_backend(torch.device("cpu"))._set_default_timeout(c10d.default_pg_timeout)
 
 
@@ -99,8 +102,11 @@ def _address_of_launcher() -> tuple[str, int]:
 
 
 def _store_of_launcher(rank: int, size: int, connecting: _Connecting) -> c10d.Store:
-    """The store at MASTER_ADDR and MASTER_PORT, as torch's env:// makes it; but that worker 0 would wait for the others within it, and
-    could not say who is missing, and that the others would wait twice as long as they are to."""
+    """Returns the store at MASTER_ADDR and MASTER_PORT, as torch's env:// makes it, with two differences.
+
+    Worker 0 does not wait inside the constructor, so it can report who is missing. The others do not wait twice the
+    timeout.
+    """
     address, port = _address_of_launcher()
     serves = rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
     if not serves:
@@ -118,12 +124,13 @@ def _store_of_launcher(rank: int, size: int, connecting: _Connecting) -> c10d.St
 
 
 def transport_over(group: dist.ProcessGroup, deadline: datetime.timedelta) -> _native.Transport:
-    """A transport between the processes of `group`; all of them call this, in the same order.
+    """Makes a transport between the processes of ``group``. All of them call it, in the same order.
 
-    It has a Gloo group of its own, so that its messages meet none of the program's. torch does not know of that group: the
-    names that torch gives to the program's groups depend on how many there are, and would differ between workers once some of
-    them have made more. Raises UnsupportedError where torch was built without Gloo, DeadlineError naming the workers that do not call
-    this, PeerLostError or Error where the network fails meanwhile.
+    The transport has a Gloo group that torch does not know of. Its messages cannot mix with the program's. torch names
+    groups by their number, and the names would differ between workers if some had made more groups.
+
+    Raises UnsupportedError if torch was built without Gloo, DeadlineError naming the workers that do not call it, and
+    PeerLostError or Error if the network fails.
     """
     if not dist.is_gloo_available():
         raise _native.UnsupportedError("this build of torch has no Gloo: start the program with mpirun")
@@ -131,7 +138,7 @@ def transport_over(group: dist.ProcessGroup, deadline: datetime.timedelta) -> _n
     whole = c10d._get_process_group_store(group)
 
     def meet(connecting: _Connecting) -> tuple[list[bytes], Any]:
-        # All workers of the group count alike, whatever other groups they are in.
+        # The count is per group and worker, so it is the same on all workers, whatever other groups they are in.
         number = whole.add(f"sparsesync/transports of {rank}", 1)
         store = c10d.PrefixStore(f"sparsesync/transport {number}", whole)
         machines = connecting.all_come(store, "made this DistributedDataParallel", socket.gethostname())
@@ -147,32 +154,35 @@ def _server_of(store: c10d.Store) -> tuple[str, int] | None:
     return (store.host, store.port) if isinstance(store, TCPStore) else None
 
 
-# torch waits for ever where it is given less.
+# Shortest timeout that torch honours: with less it waits forever.
 _MOMENT = datetime.timedelta(milliseconds=1)
-# Once connecting has failed, for the others to say that they are still there.
+# Time for the other workers to report that they are alive, after connecting has failed.
 _LAST_WORDS = datetime.timedelta(milliseconds=500)
-# After the deadline, for what connecting has to say once it has failed.
+# Time after the deadline to find out why connecting failed.
 _LAST_ANSWERS = datetime.timedelta(milliseconds=750)
 
 
 class _Connecting:
-    """The time in which workers meet by a store and then connect. What torch raises meanwhile becomes an error of ours."""
+    """Lets workers meet at a store and then connect, within a deadline. Errors of torch become errors of this library."""
 
     def __init__(self, rank: int, size: int, deadline: datetime.timedelta, server: tuple[str, int] | None = None) -> None:
-        """server: host and port of the store, if it has one."""
+        """Starts the clock. server: host and port of the store, if it has any."""
         self._rank = rank
         self._size = size
         self._deadline = deadline
         self._server = server
         self._began = time.monotonic()
         self._store: c10d.Store | None = None
-        self._not_done = ""  # what those have not done that are waited for
-        self._awaited = 0  # the worker that is waited for: those before it have come
+        self._not_done = ""  # the action that missing workers have not taken, for messages
+        self._awaited = 0  # rank that is being waited for; all lower ranks have arrived
 
     def run(self, meet: Callable[[_Connecting], _Found]) -> _Found:
-        """Returns what `meet` returns. It runs in a thread of its own, because torch's store waits without a limit for the process that
-        serves it, which may be stopped or unreachable. Raises DeadlineError then, and ends the connection to the store. What a signal's
-        handler raises ends both, too."""
+        """Runs ``meet`` in a separate thread, and returns its result.
+
+        torch's store waits without a limit for the process that serves it, which may be stopped or unreachable. In that
+        case the connection to the store is shut down and DeadlineError raised. An exception from a signal handler also
+        ends both.
+        """
         future: concurrent.futures.Future[_Found] = concurrent.futures.Future()
 
         def call() -> None:
@@ -193,21 +203,23 @@ class _Connecting:
                 if concurrent.futures.wait([future], seconds).done:
                     return future.result()
         finally:
-            if not future.done():  # the store does not answer, or a signal's handler raised
+            if not future.done():  # the store does not answer, or a signal handler raised
                 self._hang_up()
                 concurrent.futures.wait([future], _LAST_WORDS.total_seconds())
         raise _native.DeadlineError(
             f"torch's store, which worker 0 or its launcher serves, does not answer after {self._seconds()}: the process that serves it is "
-            "stopped, or cannot be reached"
+            "stopped or unreachable"
         )
 
     def _until_unanswered(self) -> float:
-        """Returns the seconds until the store is late: if it answers, connecting has ended by then."""
+        """Returns the seconds until the store counts as unresponsive. If it responds, connecting ends before that."""
         return self._began + (self._deadline + _LAST_ANSWERS).total_seconds() - time.monotonic()
 
     def _hang_up(self) -> None:
-        """Shuts down this process's connections to the store, which ends calls that wait for it. A thread that such a call wakes
-        while the process ends would abort the process."""
+        """Shuts down this process's connections to the store, which ends calls that wait for it.
+
+        If such a call returned only while the process ends, its thread would abort the process.
+        """
         if self._server is None:
             return
         host, port = self._server
@@ -223,7 +235,7 @@ class _Connecting:
         return max(_MOMENT, self._deadline - datetime.timedelta(seconds=time.monotonic() - self._began))
 
     def reach(self, address: str, port: int) -> None:
-        """Waits until somebody listens there."""
+        """Waits until a process listens at the address."""
         pause = 0.01
         while True:
             try:
@@ -238,9 +250,9 @@ class _Connecting:
             pause = min(2 * pause, 0.5)
 
     def all_come(self, store: c10d.Store, not_done: str, word: str = "") -> list[bytes]:
-        """Waits for all workers to come here. Returns their words.
+        """Waits for all workers to arrive here. Returns their words, by rank.
 
-        not_done: what a worker that does not come has not done.
+        not_done: the action that a missing worker has not taken, for messages.
         """
         self._store, self._not_done = store, not_done
         store.set(f"word of {self._rank}", word)
@@ -251,7 +263,7 @@ class _Connecting:
             store.wait([key], self.left())
             words.append(store.get(key))
         self._not_done = ""
-        self._began = time.monotonic()  # none is late; they connect at once
+        self._began = time.monotonic()  # all arrived in time; connecting gets a new deadline
         return words
 
     def __enter__(self) -> _Connecting:
@@ -264,7 +276,7 @@ class _Connecting:
             raise self._explained(error) from error
 
     def _end(self) -> None:
-        """Says that this worker was here to the end, whether it was connected or not."""
+        """Records in the store that this worker was alive to the end, whether it was connected or not."""
         if self._store is not None:
             with contextlib.suppress(RuntimeError):
                 self._store.set(f"end of {self._rank}", "")
@@ -273,7 +285,7 @@ class _Connecting:
         said = str(error).partition("\n")[0]
         kind = _native.DeadlineError if self._is_late() else _native.Error
         if self._store is None:
-            return kind(f"torch's store, by which workers find each other, cannot be used: {said}")
+            return kind(f"torch's store, through which workers find each other, cannot be used: {said}")
         after = self._seconds()
         try:
             missing = self._missing()
@@ -282,22 +294,22 @@ class _Connecting:
         who = f"worker {missing[0]} has" if len(missing) == 1 else f"workers {', '.join(map(str, missing))} have"
         if missing and self._not_done:
             return _native.DeadlineError(
-                f"{who} not {self._not_done} after {after}: all workers of a process group make theirs in the same order; "
-                "`deadline` is how long they wait"
+                f"{who} not {self._not_done} after {after}: all workers of a process group must make theirs in the same order; "
+                "`deadline` sets the timeout"
             )
         if missing:
             return _lost(missing[0], f"{who} left while the workers of the process group were connected by Gloo: {said}")
         return kind(f"the workers of the process group could not be connected by Gloo, after {after}: {said}")
 
     def _without_store(self, said: str) -> _native.Error:
-        """The error where the store is lost: worker 0 ends its part at its own deadline, which may be a moment before this worker's."""
+        """Returns the error for a lost store. Worker 0 may stop serving it a moment before this worker's deadline."""
         text = f"torch's store, which worker 0 or its launcher serves, is lost: {said}"
         if self._not_done:
             text = f"worker {self._awaited} has not {self._not_done} after {self._seconds()}, and {text}"
         return _native.DeadlineError(text) if self._not_done and self._is_late() else _lost(0, text)
 
     def _missing(self) -> list[int]:
-        """Workers that do not come, or that left while they were connected."""
+        """Returns the workers that did not arrive, or that left while they were being connected."""
         assert self._store is not None
         key = "word" if self._not_done else "end"
         if not self._not_done:
@@ -307,7 +319,7 @@ class _Connecting:
         return [each for each in range(self._size) if not self._store.check([f"{key} of {each}"])]
 
     def _is_late(self) -> bool:
-        # torch waits for whole milliseconds, and so ends a moment before the deadline.
+        # torch rounds timeouts down to milliseconds, so it stops slightly before the deadline.
         return time.monotonic() - self._began >= (self._deadline - 2 * _MOMENT).total_seconds()
 
     def _seconds(self) -> str:

@@ -1,4 +1,4 @@
-"""Traces of a training: which rows its gradients touch."""
+"""Traces of a training run: the rows that its gradients touch."""
 
 from __future__ import annotations
 
@@ -19,14 +19,19 @@ from sparsesync.torch.synchronizer import Synchronizer
 
 
 class Recorder(Listener):
-    """Listens to some steps, and then writes a file.
+    """Observes some steps of a wrapper, and then writes a file.
 
-    A recording that fails on its way, on any worker, is over on all of them, and the training goes on: worker 0 warns.
+    If a recording fails on any worker, it ends on all of them. Training continues, and worker 0 warns.
     """
 
     def __init__(self, what: str, synchronizer: Synchronizer, path: str | os.PathLike[str], steps: int, force: bool) -> None:
-        """what: the name of the function that its user calls. Raises InputError, on all workers, where one of them cannot begin;
-        AgreementError where they record different things."""
+        """Starts a recording.
+
+        Raises InputError on all workers if one of them cannot begin, and AgreementError if they record different
+        things.
+
+        what: the name of the public function, for messages.
+        """
         self._what = what
         self._synchronizer = synchronizer
         self._wanted = steps
@@ -36,7 +41,7 @@ class Recorder(Listener):
         session = synchronizer.session
         wrong = ""
         if synchronizer.exchange.listener is not None:
-            wrong = f"{what}: a recording runs already; close() it first"
+            wrong = f"{what}: another recording is running; close() it first"
         elif not isinstance(steps, int) or steps < 1:
             wrong = f"{what}: {steps} steps; at least 1"
         elif session.rank == 0:
@@ -47,43 +52,46 @@ class Recorder(Listener):
         synchronizer.exchange.listener = self
 
     def _problem_of(self, path: str | os.PathLike[str]) -> str:
-        """Why nothing can be written there; worker 0 asks."""
+        """Returns the reason why worker 0 cannot write to the path; empty if it can."""
         try:
-            self._path = os.path.abspath(os.fsdecode(path))  # wherever the program goes meanwhile
+            self._path = os.path.abspath(os.fsdecode(path))  # absolute, because the program may change its working directory
             if os.path.exists(path) and not self._force:
                 return f"{self._what}: '{os.fsdecode(path)}' exists; choose another name, or force=True"
             _laboratory.expect_laboratory(self._what)
             self._expect_writable()
         except (_native.Error, OSError, TypeError, ValueError) as error:
             return f"{self._what}: {error}"
-        except ImportError as error:  # a build without the laboratory, which says what it is wanted for
+        except ImportError as error:  # a build without the laboratory; the text already names the function
             return str(error)
         return ""
 
     def _expect_writable(self) -> None:
-        """Raises a sparsesync.Error where no file can be made at the path."""
+        """Raises a sparsesync.Error if no file can be created at the path."""
         raise NotImplementedError
 
     def _begin(self) -> None:
-        """Prepares to listen, once all workers agree to."""
+        """Prepares the recording after all workers agreed to it."""
 
     @property
     def steps(self) -> int:
-        """Steps that are recorded so far."""
+        """The number of steps recorded so far."""
         raise NotImplementedError
 
     @property
     def complete(self) -> bool:
-        """Whether the recording is over: the file has been written, or `problem` says why not."""
+        """Whether the recording is over: the file has been written, or ``problem`` says why not."""
         return self._synchronizer.exchange.listener is not self
 
     @property
     def problem(self) -> str | None:
-        """Why the recording ended without a file, on all workers alike; None where nothing went wrong."""
+        """The reason why the recording ended without a file, the same on all workers; None if there was no problem."""
         return self._problem or None
 
     def close(self) -> None:
-        """Writes what there is, if it has not been written: all workers call it, after the same step."""
+        """Writes the steps recorded so far and ends the recording.
+
+        All ranks must call it, after the same step. It does nothing if the recording is over.
+        """
         if self.complete:
             return
         self._synchronizer.exchange.listener = None
@@ -95,26 +103,28 @@ class Recorder(Listener):
             self.close()
 
     def _finish(self) -> None:
-        """On all workers: writes the steps that there are."""
+        """Writes the recorded steps. All workers call it."""
         raise NotImplementedError
 
     @contextlib.contextmanager
     def _guarded(self) -> Iterator[None]:
-        """What goes wrong within it, on this worker alone, is a problem of the recording, and not of the step."""
+        """Turns an exception within the context into a problem of the recording, so that the training step does not fail."""
         try:
             yield
         except Exception as error:
             self._problem = self._problem or f"{type(error).__name__}: {error}"
 
     def _exchange(self, make: Callable[[], bytes]) -> list[bytes] | None:
-        """On all workers: what each of them made, by rank. None once there is a problem on any of them, and the recording is over
-        then."""
+        """Returns the bytes that each worker made, by rank. All workers call it.
+
+        Returns None if any worker has a problem; the recording is then over.
+        """
         own = b""
         if not self._problem:
             with self._guarded():
                 own = make()
         if len(own) >= _MOST_BYTES:
-            self._problem = f"{len(own)} bytes of one step: workers exchange less than {_MOST_BYTES} at once"
+            self._problem = f"one step has {len(own)} bytes: workers exchange less than {_MOST_BYTES} at once"
         told = self._synchronizer.session.all_gather(b"!" + self._problem.encode() if self._problem else b"." + own)
         problems = [f"worker {rank}: {each[1:].decode(errors='replace')}" for rank, each in enumerate(told) if each[:1] == b"!"]
         if problems:
@@ -123,7 +133,7 @@ class Recorder(Listener):
         return [each[1:] for each in told]
 
     def _write_on_worker_0(self, write: Callable[[], None]) -> None:
-        """On all workers, which hear whether it was written."""
+        """Writes on worker 0. All workers call it, and learn whether it was written."""
         session = self._synchronizer.session
         if session.rank == 0:
             with self._guarded():
@@ -141,38 +151,62 @@ class Recorder(Listener):
             safe_logging.warn(f"{self._what}: nothing was recorded in '{self._path}', and the training goes on: {problem}")
 
 
-# Of what a worker gives in a step, within what Session.all_gather takes.
+# Largest number of bytes that a worker contributes to a step; Session.all_gather accepts one more.
 _MOST_BYTES = (64 << 20) - 1
 
 
 def agree_on_problems(session: _native.Session, own: str) -> None:
-    """Between steps, all workers: raises an InputError on all of them if some has a problem."""
+    """Raises InputError on all workers if one of them has a problem. All workers call it between steps."""
     told = [each.decode() for each in session.all_gather(own.encode())]
     if any(told):
         raise _native.InputError(next(filter(None, told)))
 
 
 class Recording(Recorder):
-    """A trace that is being recorded, in memory: a byte or two for each row that some worker touches in a step."""
+    """A running recording of a trace. ``record_trace()`` returns it.
+
+    It keeps one or two bytes in memory for each row that a worker touches in a step.
+
+    Example:
+        >>> import sparsesync.torch
+        >>> import torch
+        >>> model = torch.nn.Embedding(1000, 8, sparse=True)
+        >>> with sparsesync.torch.DistributedDataParallel(model) as ddp:
+        ...     recording = sparsesync.torch.record_trace(ddp, "trace", steps=2)
+        ...     for step in range(2):
+        ...         ddp(torch.tensor([step, 5])).sum().backward()
+        >>> recording.complete, recording.problem
+        (True, None)
+        >>> sparsesync.Trace("trace").steps
+        2
+    """
 
     def __init__(self, synchronizer: Synchronizer, path: str | os.PathLike[str], steps: int, force: bool) -> None:
-        self._own: dict[int, torch.Tensor] = {}  # parameter: its rows, of this step
+        self._own: dict[int, torch.Tensor] = {}  # rows of each parameter in the current step
         self._tensors: list[Synchronized] = []
-        self._steps: list[list[bytes]] = []  # [step][worker]; worker 0 alone keeps them
+        self._steps: list[list[bytes]] = []  # [step][worker]; kept on worker 0 only
         super().__init__("record_trace", synchronizer, path, steps, force)
 
     def _expect_writable(self) -> None:
         from sparsesync import _analysis
 
-        # Made and dropped: it leaves nothing behind that was not committed.
+        # A writer that is dropped before commit() leaves no files behind.
         _analysis.TraceWriter(self._path, [_native.TensorSpec("a tensor", 1, 1)], 1, 1, force=self._force)
 
     @property
     def steps(self) -> int:
-        """Steps that are recorded so far."""
+        """The number of steps recorded so far; 0 once the trace has been written."""
         return len(self._steps)
 
     def on_submit(self, members: Sequence[Synchronized], kind: Kind, given: Sequence[Submitted]) -> None:
+        """Records the rows of a bucket's gradients; the wrapper calls it.
+
+        Args:
+            members: The parameters of the bucket.
+            kind: How their gradients are sent.
+            given: The gradients: None, a dense tensor of the parameter's shape, or ``indices``: ``[nnz]``, dtype
+                ``torch.int64``, and ``values``: ``[nnz, ...]``, in the parameter's dtype.
+        """
         if not kind.has_rows:
             return
         with self._guarded():
@@ -180,6 +214,7 @@ class Recording(Recorder):
                 self._own[each.index] = _rows_of(gradient)
 
     def on_step(self) -> None:
+        """Ends a recorded step; the wrapper calls it."""
         told = self._exchange(self._packed)
         self._own = {}
         if told is None:
@@ -189,7 +224,7 @@ class Recording(Recorder):
         self._close_if_full()
 
     def _packed(self) -> bytes:
-        """What this worker touched in a step."""
+        """Returns the rows that this worker touched in the step, encoded."""
         self._tensors = [each for each in self._synchronizer.parameters if each.index in self._own]
         codes = [_native.encode_indices(self._own[each.index].cpu().numpy(), each.parameter.shape[0]) for each in self._tensors]
         counts = [len(self._own[each.index]) for each in self._tensors]
@@ -205,7 +240,7 @@ class Recording(Recorder):
 
         specs = [each.spec(Kind.ROWS) for each in self._tensors]
         if not specs:
-            raise _native.InputError("no gradient was row-sparse: there is nothing that a trace could hold")
+            raise _native.InputError("no gradient was row-sparse: there is nothing to record")
         writer = _analysis.TraceWriter(
             self._path,
             specs,
@@ -231,14 +266,32 @@ class Recording(Recorder):
 def record_trace(
     ddp: DistributedDataParallel, path: str | os.PathLike[str], steps: int = 20, *, force: bool = False
 ) -> Recording:
-    """Records which rows the gradients of the next `steps` steps touch, and writes the trace that profile, compare and plan
-    read, on worker 0. All workers call it between the same steps.
+    """Records which rows the gradients of the next steps touch, and writes a trace on worker 0.
 
-    Parameters whose gradients cross as rows are recorded, under their names; dense ones, made sparse or not, are not. The folder
-    `path` is there after the last of these steps, or after close() of what this returns, with fewer.
-    force: replace what is there. Raises InputError, on all workers, where something is there already, where the folder cannot be made,
-    or where a recording runs; AgreementError where workers ask for different numbers of steps. If the trace cannot be written later,
-    as where a disk is full, worker 0 warns, `problem` of what this returns says why on all workers, and the training goes on.
+    ``sparsesync.profile()``, ``compare()`` and ``plan()`` read the trace. All ranks must call it between the same
+    steps. Parameters whose gradients are sent as rows are recorded under their names; dense gradients are not recorded,
+    sparsified or not.
+
+    The folder ``path`` exists after the last recorded step, or after ``close()`` of the result. If it cannot be written
+    then, for example because the disk is full, worker 0 warns, ``problem`` of the result gives the reason on all
+    workers, and training continues.
+
+    Args:
+        ddp: The wrapped module.
+        path: Path of the trace, a folder that must not exist.
+        steps: Number of steps to record.
+        force: Replace an existing file or folder.
+
+    Returns:
+        The running recording.
+
+    Raises:
+        InputError: The path exists or cannot be created, or another recording is running. Raised on all workers.
+        AgreementError: Workers passed different numbers of steps.
+        ImportError: The build has no trace laboratory.
+
+    Example:
+        See ``Recording``.
     """
     return Recording(ddp.synchronizer, path, steps, force)
 

@@ -1,4 +1,4 @@
-"""Words to people about a training, which never end it: a handler or a filter of the program's may raise."""
+"""Log lines and warnings that never end a training run, even if a handler or a filter of the program raises."""
 
 from __future__ import annotations
 
@@ -11,17 +11,20 @@ _log = logging.getLogger("sparsesync")
 
 
 def log(level: int, text: str, *arguments: object) -> None:
-    """Writes a line to the log `sparsesync`. Within a backward pass an exception would end the step on this worker alone."""
+    """Writes a line to the logger ``sparsesync``.
+
+    An exception within a backward pass would end the step on this worker only, so none is raised.
+    """
     try:
         _log.log(level, text, *arguments)
     except Exception:
-        if logging.raiseExceptions:  # as logging itself reports a handler that fails
+        if logging.raiseExceptions:  # the rule by which logging reports failing handlers
             with contextlib.suppress(Exception):
                 traceback.print_exc()
 
 
 def warn(text: str) -> None:
-    """Warns once. Where the program makes warnings errors the log has it."""
+    """Issues a RuntimeWarning; if the program turns warnings into errors, logs it instead."""
     try:
         warnings.warn(text, RuntimeWarning, stacklevel=3)
     except Exception:

@@ -1,4 +1,4 @@
-"""What crosses in a step of a module: its buckets by their schedule, what a sparsifier takes, and what becomes of the results."""
+"""One synchronization step of a module: scheduled buckets, sparsified gradients, and the results."""
 
 from __future__ import annotations
 
@@ -30,31 +30,40 @@ from sparsesync.torch.uneven_inputs import UnevenInputs
 
 
 class Listener:
-    """Is told what crosses: of each step first every bucket's gradients, then that the step is over. It raises only what ends the
-    session: its own errors are no errors of the step."""
+    """Observes the gradients that are sent: in each step every bucket's gradients, then the end of the step.
+
+    It raises only exceptions that end the session. Its internal errors must not fail the step.
+    """
 
     def on_submit(self, members: Sequence[Synchronized], kind: Kind, given: Sequence[Submitted]) -> None:
-        pass
+        """Observes the gradients of a bucket as they are sent.
+
+        Args:
+            members: The parameters of the bucket.
+            kind: How their gradients are sent.
+            given: The gradients: None, a dense tensor of the parameter's shape, or ``indices``: ``[nnz]``, dtype
+                ``torch.int64``, and ``values``: ``[nnz, ...]``, in the parameter's dtype.
+        """
 
     def on_step(self) -> None:
-        pass
+        """Observes the end of a step."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Worker:
-    """This worker: its session with the others, where its gradients are, and how they cross."""
+    """This worker: its session, the device of its gradients, and how they are sent."""
 
     session: _native.Session
     device: CpuDevice
     transport_kind: str  # "mpi", "process_group", "local" or "nccl"
-    payloads: str  # how gradients cross, and why so
+    payloads: str  # how gradients are sent, and why
     dense_scheme: str
-    first_bytes: float | None  # what the first bucket is full with
+    first_bytes: float | None  # capacity of the first bucket
     one_backward: bool  # torch runs the backward passes of all workers of this process one after another
 
 
 class StepExchange:
-    """All workers make one, and end each step, alike."""
+    """The exchange of a module's gradients. All workers make one, and end each step, in the same order."""
 
     def __init__(
         self, worker: Worker, parameters: Sequence[Synchronized], options: bucketing.Options, buffers: SharedBuffers
@@ -64,7 +73,7 @@ class StepExchange:
         self._options = options
         self._buffers = buffers
         self.listener: Listener | None = None
-        self.schedule: Schedule | None = None  # before the first step: none
+        self.schedule: Schedule | None = None  # made by the first step
         self.results = PendingResults()
         self.gradient_ops = GradientOps(parameters, self.results)
         self.announcements: Announcements | None = None
@@ -74,31 +83,31 @@ class StepExchange:
             self.sparsifier = SparsifierRuntime(options.sparsifier, worker.session, worker.device)
 
     def announce(self) -> None:
-        """Before the first forward pass: rows of embeddings are told as they are asked for."""
+        """Turns index prefetch on, before the first forward pass."""
         module, worker = self._buffers.state.module, self._worker
         self.announcements = Announcements(module, self._parameters, worker.session, worker.device, self.results)
 
     def measure(self) -> Schedule:
-        """Between steps: from the next one on passes are measured, whatever the schedule. Raises OrderError before the first step."""
+        """Measures passes from the next step on, with any schedule. Raises OrderError before the first step."""
         if self.schedule is None:
-            raise _native.OrderError("record_model: call it after the first step, which shows the order of the layers")
+            raise _native.OrderError("record_model: call it after the first step, which determines the order of the layers")
         self.schedule.measure()
         return self.schedule
 
     @property
     def buckets(self) -> Sequence[Bucket]:
-        """In the order of their gradients; none before the first step."""
+        """The buckets in the order of their gradients; empty before the first step."""
         return self.schedule.buckets if self.schedule else ()
 
-    # ---- The schedule.
+    # ---- Schedule
 
     @property
     def goes_on_under_forward(self) -> bool:
-        """Whether something of a step may cross under the next forward pass."""
+        """Whether parts of a step may be sent under the next forward pass."""
         return bool(self.gradient_ops.wrapped) or self._options.schedule == "dear"
 
     def learn(self, arrivals: Arrivals) -> None:
-        """Makes the schedule of what the first backward pass showed all workers."""
+        """Makes the schedule from the observations of all workers in the first backward pass."""
         session = self._worker.session
         untold = self.announcements.untold(self._parameters) if self.announcements else []
         seen = bucketing.tell(session, bucketing.observe(self._parameters, arrivals.ready, untold))
@@ -117,13 +126,13 @@ class StepExchange:
             under_forward=self.goes_on_under_forward,
         )
         schedule = Schedule(session, self._worker.device, layers, planning, extra=extra, sparsifier=self.sparsifier)
-        self._use_buckets(schedule, tells=True)
+        self._use_buckets(schedule, announces=True)
         self.schedule = schedule
 
-    def _use_buckets(self, schedule: Schedule, tells: bool) -> None:
-        """There are other buckets. tells: whether their rows of this step are to be told now."""
+    def _use_buckets(self, schedule: Schedule, announces: bool) -> None:
+        """Starts to use new buckets. announces: announce their rows of this step now."""
         if self.announcements:
-            self.announcements.start(schedule, tells)
+            self.announcements.start(schedule, announces)
         level = logging.INFO if self._worker.session.rank == 0 else logging.DEBUG
         safe_logging.log(level, "%s", self._described(schedule))
 
@@ -138,13 +147,13 @@ class StepExchange:
         return (
             f"worker {session.rank} of {session.size} over {worker.transport_kind}: {', '.join(parts)}; scheme "
             f"{self._options.scheme}, {self._options.gradient}, wire {self._options.wire or 'as it is'}; on "
-            f"{session.device}, gradients cross {worker.payloads}"
+            f"{session.device}, gradients are sent {worker.payloads}"
         )
 
-    # ---- A step.
+    # ---- Step
 
     def begin_step(self) -> None:
-        """Before the first gradients of a step cross."""
+        """Prepares a step before its first gradients are sent."""
         loss_scale = self.gradient_ops.begin_step()
         if self.sparsifier:
             self.sparsifier.begin_step(loss_scale)
@@ -157,20 +166,22 @@ class StepExchange:
             self.listener.on_submit(members, bucket.planned.kind, given)
 
     def expect_unsent(self, parameter: Synchronized) -> None:
-        """Raises OrderError where the gradient of a parameter was sent, and another one has come."""
+        """Raises OrderError if a parameter got another gradient after its gradient was sent."""
         if self.schedule and self.schedule.bucket_of(parameter.index).submitted:
             raise _native.OrderError(
-                f"parameter '{parameter.name}' got another gradient in one backward pass once it was sent, which it did "
-                "not in the first step, such as by a reentrant checkpoint: use checkpoint(..., use_reentrant=False)"
+                f"parameter '{parameter.name}' got another gradient after its gradient was sent, unlike in the first step, for example "
+                "from a reentrant checkpoint: use checkpoint(..., use_reentrant=False)"
             )
 
     def finish(
         self, arrivals: Arrivals, joining: UnevenInputs | None, with_optimizers: Sequence[torch.nn.Parameter]
     ) -> Exception | None:
-        """Submits what is not submitted yet, with what gradients there are; then waits for all, but for what goes on under forward.
-        Returns the error of a step that all workers left out: they go on with the next one.
+        """Submits the remaining buckets with the gradients that exist, then waits, except for gathers under the next forward pass.
 
-        with_optimizers: parameters that step once their gradients are equal."""
+        Returns the error of a step that all workers skipped: they continue with the next one.
+
+        with_optimizers: parameters that are stepped once their gradients are equal.
+        """
         schedule = self.schedule
         if schedule is None:
             self.learn(arrivals)
@@ -184,7 +195,7 @@ class StepExchange:
         try:
             not_finite = self.sparsifier.end_step() if self.sparsifier else 0
         except OF_ONE_STEP as error:
-            refusal = error  # of all workers: they submit the rest alike
+            refusal = error  # raised on all workers, which submit the rest in the same order
         self._buffers.submit(root=joining.root if joining else 0)
         scale = joining.scale(self._worker.session.size) if joining and self._options.gradient == "mean" else 1.0
         self.results.begin(schedule.in_order_of_gathers(), scale)
@@ -207,24 +218,23 @@ class StepExchange:
         if self.listener:
             self.listener.on_step()
         if is_due and schedule.review(list(arrivals.ready)):
-            self._use_buckets(schedule, tells=False)
+            self._use_buckets(schedule, announces=False)
         return None
 
     def _skipped(self, not_finite: int) -> Exception | None:
-        """Leaves all parameters without gradients, and nothing of the step behind. Returns the error that says so, where it is one."""
+        """Drops the step, leaving all parameters without gradients. Returns the error to raise, if non-finite values are an error."""
         self._leave_step(stays_owed=False)
         self.gradient_ops.is_left_out = True
         assert self._options.sparsifier is not None
         if self._options.sparsifier.on_not_finite != "raise" or self.gradient_ops.scaler is not None:
             return None
         return FloatingPointError(
-            f"{not_finite} values of gradients, of all workers, are infinite or not a number, or are so once they are rounded "
-            "for the wire: nothing of this step is used. A smaller learning rate or loss scale may be the mend; "
-            'on_not_finite="skip" skips such steps'
+            f"{not_finite} gradient values, over all workers, are infinite or NaN, or become so in the wire type: the step is not used; "
+            'try a smaller learning rate or loss scale, or pass on_not_finite="skip" to skip such steps'
         )
 
     def _left_out(self, refusal: Exception) -> Exception:
-        """Behind a refusal, which all workers know of, for want of memory, say: leaves parameters without gradients on all of them."""
+        """Drops a step that was refused on all workers, for example for lack of memory. Leaves parameters without gradients."""
         self._leave_step(stays_owed=True)
         if self.sparsifier:
             self.sparsifier.discard_step()
@@ -232,21 +242,24 @@ class StepExchange:
         return refusal
 
     def _leave_step(self, stays_owed: bool) -> None:
-        """Leaves all parameters without gradients, as Bucket.drop()."""
+        """Leaves all parameters without gradients, like Bucket.drop()."""
         self.results.leave()
         for bucket in self.buckets:
-            with contextlib.suppress(*OF_ONE_STEP):  # it is left out in any case
+            with contextlib.suppress(*OF_ONE_STEP):  # the step is dropped in any case
                 bucket.drop(stays_owed)
 
-    # ---- Between backward and step().
+    # ---- Between backward and step()
 
     def clip(self, most: float, norm_type: float, error_if_nonfinite: bool, joining: UnevenInputs | None) -> torch.Tensor:
-        """As GradientOps.clip()."""
+        """Clips gradients like GradientOps.clip()."""
         return self.gradient_ops.clip(most, norm_type, error_if_nonfinite, self._early(joining))
 
     def keep_finite(self, joining: UnevenInputs | None) -> bool:
-        """Whether all gradients of the step are finite. If not, on all workers, parameters are left without gradients, and what
-        sparsifiers had sent is owed."""
+        """Returns whether all gradients of the step are finite.
+
+        If not, all workers leave parameters without gradients, and sent elements return to the residuals of
+        sparsifiers.
+        """
         if self.gradient_ops.is_left_out:
             return False
         if self.gradient_ops.are_finite(self._early(joining)):
@@ -257,11 +270,14 @@ class StepExchange:
         return False
 
     def _early(self, joining: UnevenInputs | None) -> Schedule | None:
-        """The schedule, if gradients may be asked for while they cross: a worker without inputs does not ask."""
+        """Returns the schedule if gradients may be used while in transit.
+
+        Not within join(), because a worker without inputs does not ask.
+        """
         return None if joining else self.schedule
 
     def add_optimizer(self, wrapped: Wrapped) -> None:
-        """An optimizer waits for each gradient apart. Raises InputError where none of its parameters is one of the module's."""
+        """Adds an optimizer with deferred steps. Raises InputError if it has none of the module's parameters."""
         own = {member.parameter for member in self._parameters}
         if not any(parameter in own for group in wrapped.optimizer.param_groups for parameter in group["params"]):
             raise _native.InputError(
@@ -272,30 +288,30 @@ class StepExchange:
         self.gradient_ops.wrapped.append(wrapped)
 
     def expect_no_step(self, what: str) -> None:
-        """Raises OrderError where a step was made."""
+        """Raises OrderError if a step was made."""
         if self.schedule is not None:
             raise _native.OrderError(f"{what}: call it before the first step")
 
-    # ---- What a sparsifier owes, beside the model's state.
+    # ---- Sparsifier state, beside the model's state
 
     @property
     def _is_mean(self) -> bool:
         return self._options.gradient == "mean"
 
     def add_state(self, state: dict[str, torch.Tensor]) -> None:
-        """To a state_dict()."""
+        """Adds the sparsifier's entries to a state_dict()."""
         if self.sparsifier:
             self.results.take_all()
             state.update(self.sparsifier.state(self.buckets, self._parameters, self._is_mean).entries())
 
     def take_state(self, state: dict[str, torch.Tensor]) -> None:
-        """Takes out of a state_dict() what is of sparsifiers. Raises InputError where that is not this one's."""
+        """Removes the sparsifier's entries from a state_dict() and loads them. Raises InputError if they do not fit."""
         owed = SparsifierState.of(state)
         if owed is None:
             return
         if self.sparsifier is None:
             raise _native.InputError(
-                "the state has what a sparsifier owes, and there is none here: give `sparsifier`, or leave out what begins with "
+                "the state has entries of a sparsifier, and this module has none: pass `sparsifier`, or remove the entries that begin with "
                 "'sparsesync.'"
             )
         self.results.take_all()
@@ -303,7 +319,7 @@ class StepExchange:
         for name, _ in owed.entries():
             del state[name]
 
-    # ---- What it took.
+    # ---- Statistics
 
     def statistics(self) -> dict[str, Any]:
         session = self._worker.session
@@ -332,7 +348,7 @@ class StepExchange:
         }
 
     def close(self) -> None:
-        """Nothing that still crosses is waited for."""
-        self.results.leave()  # an error came before them
+        """Drops results in transit without waiting for them."""
+        self.results.leave()  # only after an error are results still pending here
         if self.announcements:
             self.announcements.close()

@@ -1,4 +1,4 @@
-"""What a DistributedDataParallel does at each forward and backward pass: its hooks, its session, and the step that they exchange."""
+"""The work of a DistributedDataParallel in each forward and backward pass: its hooks, its session, and the exchange of a step."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Synchronizer:
             self._passes = Passes()
             self._arrivals = Arrivals()
             self._joining: UnevenInputs | None = None
-            self._with_optimizers: list[torch.nn.Parameter] = []  # that step in the backward pass
+            self._with_optimizers: list[torch.nn.Parameter] = []  # parameters that are stepped in the backward pass
             stated = bucketing.statement(self.parameters, state.buffers(), options, announce, broadcast_buffers)
             self.session.agree("the model", stated)
             if init_sync:
@@ -98,7 +98,7 @@ class Synchronizer:
         self._hooks.see_modules(self.parameters, weakly(self._on_module))
 
     def measure(self) -> Schedule:
-        """As StepExchange.measure()."""
+        """Measures passes from the next step on, like StepExchange.measure()."""
         self._expect_open()
         schedule = self._exchange.measure()
         self._see_modules()
@@ -133,10 +133,10 @@ class Synchronizer:
 
     @property
     def buckets(self) -> Sequence[Bucket]:
-        """In the order of their gradients; none before the first step."""
+        """The buckets in the order of their gradients; empty before the first step."""
         return self._exchange.buckets
 
-    # ---- A step.
+    # ---- Step
 
     def begin_forward(self, synchronize: bool) -> None:
         if isinstance(self._buffers.state.module, torch.jit.ScriptModule) and not self.session.closed:
@@ -151,15 +151,15 @@ class Synchronizer:
         passes.begin_forward()
         if self._worker.one_backward and torch._C._is_multithreading_enabled():
             raise _native.UnsupportedError(
-                "workers that are threads of one process share a GPU, and torch runs their backward passes in one thread, one after "
-                "another: train within torch.autograd.set_multithreading_enabled(False), or start a process for each"
+                "workers that are threads of one process share a GPU, and torch runs their backward passes one after another in one "
+                "thread: train within torch.autograd.set_multithreading_enabled(False), or start a process for each worker"
             )
         self._buffers.begin_forward(passes.next is Next.FORWARD and not self._joining, synchronize)
         exchange = self._exchange
         if not synchronize:
             passes.next = Next.ACCUMULATE
             if exchange.announcements:
-                exchange.announcements.listen(tells=False)
+                exchange.announcements.listen(announces=False)
             return
         if exchange.schedule is None:
             self._with_optimizers = backward_optimizers.take_over(member.parameter for member in self.parameters)
@@ -167,11 +167,11 @@ class Synchronizer:
             self._buffers.begin_joined(self._joining.begin_step(self.session))
         passes.next = Next.SYNCHRONIZE
         if exchange.announcements:
-            exchange.announcements.listen(tells=exchange.schedule is not None)
+            exchange.announcements.listen(announces=exchange.schedule is not None)
 
     @_disable_dynamo
     def _on_module(self, parameters: Sequence[Synchronized], *_: object) -> None:
-        """The forward pass comes to a module with parameters of its own."""
+        """Takes the pending results of a module's direct parameters, before its forward pass."""
         schedule = self._exchange.schedule
         if schedule is None or schedule.timer.layers is None:
             return
@@ -186,7 +186,7 @@ class Synchronizer:
             timer.enter(schedule.layer_of(parameters[0].index))
 
     def end_forward(self, result: Any) -> None:
-        """result: what the forward pass returned."""
+        """Ends a forward pass. result: the return value of the module."""
         synchronizes = self._passes.next is Next.SYNCHRONIZE
         if synchronizes:
             on_output = functools.partial(weakly(self._on_output), self._passes.steps_begun)
@@ -196,14 +196,14 @@ class Synchronizer:
         if schedule and schedule.timer.layers:
             schedule.timer.layers.leave()
         if announcements:
-            announcements.end(tells=synchronizes and schedule is not None)
+            announcements.end(announces=synchronizes and schedule is not None)
 
     @_disable_dynamo
     def _finish_buffers(self, *_: object) -> None:
         self._buffers.finish()
 
     def _hook_of(self, index: int) -> Callable[..., None]:
-        """Makes a hook as weakly() does, but cheaper: it is called for each gradient of each step."""
+        """Makes a hook like weakly() does, but cheaper: it is called for each gradient of each step."""
         reference = weakref.ref(self)
 
         def call(_: object, accumulated: tuple[Any, ...]) -> None:
@@ -218,9 +218,9 @@ class Synchronizer:
         gradient = member.parameter.grad
         if gradient is None:
             raise _native.OrderError(
-                f"parameter '{member.name}': a hook took its gradient before workers exchanged it, such as by an optimizer's step within "
-                "the backward pass: step after backward(), or use torch.distributed.optim._apply_optimizer_in_backward before the first "
-                "forward pass"
+                f"parameter '{member.name}': a hook removed its gradient before workers exchanged it, for example a step of an optimizer "
+                "within the backward pass: step after backward(), or use torch.distributed.optim._apply_optimizer_in_backward before "
+                "the first forward pass"
             )
         arrivals.streams[index] = self._worker.device.stream()
         if passes.next is Next.ACCUMULATE or not (passes.running or self._begins_step(member)):
@@ -244,7 +244,7 @@ class Synchronizer:
         return self._passes.begins_step(member)
 
     def _on_output(self, steps_begun: int, _: torch.Tensor) -> None:
-        """A backward pass comes through what a forward pass returned."""
+        """Handles a backward pass that reaches an output of the forward pass."""
         if not self.session.closed and self._passes.come_through_output(steps_begun):
             torch.autograd.Variable._execution_engine.queue_callback(self._end_pass)
 
@@ -254,7 +254,7 @@ class Synchronizer:
                 self._synchronize_rest()
 
     def _begin_backward(self) -> None:
-        self.synchronize()  # what this forward pass did not come to
+        self.synchronize()  # results whose modules this forward pass did not run
         needs_callback = self._passes.begin_backward()
         self._arrivals.clear()
         self._exchange.begin_step()
@@ -265,7 +265,7 @@ class Synchronizer:
             torch.autograd.Variable._execution_engine.queue_callback(self._end_pass)
 
     def _synchronize_rest(self) -> None:
-        """Ends the step. Raises the error of one that all workers leave out: the next step works."""
+        """Ends the step. Raises the error of a step that all workers skipped; the next step works."""
         if self._exchange.schedule is None and self._exchange.goes_on_under_forward:
             if self._buffers.broadcasts:
                 self._hooks.before_forward(weakly(self._finish_buffers))
@@ -275,44 +275,44 @@ class Synchronizer:
         if left_out:
             raise left_out
 
-    # ---- Results.
+    # ---- Results
 
     def synchronize(self) -> None:
-        """Waits for all results, and does all that was asked for."""
+        """Waits for all results, and runs all deferred actions."""
         self._exchange.results.take_all()
 
     def finish_all(self, *_: object) -> None:
-        """Call it before the module's state is read."""
+        """Waits for results and buffers. Call it before the module's state is read."""
         self.synchronize()
         self._finish_buffers()
 
     def once_there(self, parameters: Iterable[torch.nn.Parameter], action: Action) -> None:
-        """Does something with parameters: now, or with those whose gradients still cross once they are there."""
+        """Runs an action on parameters: now, or once their gradients arrive."""
         self._exchange.results.once_there(parameters, action)
 
-    # ---- Between backward and step().
+    # ---- Between backward and step()
 
     def clip(self, most: float, norm_type: float, error_if_nonfinite: bool) -> torch.Tensor:
-        """As GradientOps.clip()."""
+        """Clips gradients like GradientOps.clip()."""
         self._expect_open()
         return self._exchange.clip(most, norm_type, error_if_nonfinite, self._joining)
 
     def keep_finite(self) -> bool:
-        """As StepExchange.keep_finite()."""
+        """Checks gradients like StepExchange.keep_finite()."""
         self._expect_open()
         return self._exchange.keep_finite(self._joining)
 
     def scaled(self, scaler: Scaler) -> None:
-        """From now on losses are scaled. Raises OrderError where they are so already."""
+        """Scales losses from now on. Raises OrderError if the module already has a scaler."""
         if self.gradient_ops.scaler is not None:
-            raise _native.OrderError("LossScaler: the module has one already: use that one")
+            raise _native.OrderError("LossScaler: the module already has one: use that one")
         self.gradient_ops.scaler = scaler
 
     def wrapped(self, wrapped: Wrapped) -> None:
-        """As StepExchange.add_optimizer()."""
+        """Adds an optimizer like StepExchange.add_optimizer()."""
         self._exchange.add_optimizer(wrapped)
 
-    # ---- Uneven inputs.
+    # ---- Uneven inputs
 
     @contextlib.contextmanager
     def join(self, enable: bool, of_all: bool, throws: bool) -> Iterator[None]:
@@ -332,58 +332,57 @@ class Synchronizer:
                 self._joining = None
 
     def begin_join(self, joining: UnevenInputs) -> None:
-        """From the next step on workers report whether they have inputs."""
+        """Has workers report from the next step on whether they have inputs."""
         if self._exchange.sparsifier and self.gradient_ops.scaler:
             raise _native.UnsupportedError(
-                "join: with a sparsifier and a LossScaler a worker without inputs would not know which steps are skipped: "
-                "leave one of them out"
+                "join: a worker without inputs would not know which steps a sparsifier with a LossScaler skips: leave one of the two out"
             )
         self._joining = joining
 
     def shadow(self, joining: UnevenInputs) -> bool:
-        """Takes part, without inputs, in a step of workers that have some. Returns whether any had."""
+        """Takes part, without inputs, in a step of workers that have inputs. Returns whether any had."""
         self.begin_join(joining)
         if not joining.shadow(self.session):
             return False
         self._passes.next = Next.SYNCHRONIZE
         self._buffers.begin_joined(joining.root)
         self._begin_shadow()
-        with contextlib.suppress(*OF_ONE_STEP):  # workers with inputs hear of it, and go on
+        with contextlib.suppress(*OF_ONE_STEP):  # workers with inputs raise it and continue
             self._synchronize_rest()
         self._passes.next = Next.FORWARD
         return True
 
     def end_join(self, joining: UnevenInputs) -> None:
-        """No worker has inputs: parameters become those of one that was last."""
+        """Ends a join(), when no worker has inputs: broadcasts the parameters of a worker that was last."""
         self._buffers.state.take_over(self.session, joining.root)
         self._buffers.are_equal()
         self._joining = None
 
     def _begin_shadow(self) -> None:
-        """A step of a worker that has no inputs: no gradients."""
+        """Begins a step of a worker without inputs, and so without gradients."""
         for member in self.parameters:
             member.parameter.grad = None
         self._arrivals.clear()
         self._exchange.begin_step()
         announcements = self._exchange.announcements
         if announcements and self._exchange.schedule is not None:
-            announcements.listen(tells=True)
-            announcements.end(tells=True)
+            announcements.listen(announces=True)
+            announcements.end(announces=True)
 
-    # ---- What it took.
+    # ---- Statistics
 
     def statistics(self) -> dict[str, Any]:
         self._expect_open()
         return self._exchange.statistics()
 
-    # ---- The end.
+    # ---- Close
 
     def expect_finished(self) -> None:
-        """Raises OrderError where the last backward pass failed."""
+        """Raises OrderError if the last backward pass failed."""
         self._passes.expect_finished()
 
     def expect_no_step(self, what: str) -> None:
-        """Raises OrderError where a step was made."""
+        """Raises OrderError if a step was made."""
         self._exchange.expect_no_step(what)
 
     def _expect_open(self) -> None:
@@ -392,7 +391,7 @@ class Synchronizer:
 
     @property
     def has_failed(self) -> bool:
-        """Whether a backward pass is under way, or has failed on its way."""
+        """Whether a backward pass is running or has failed."""
         return self._passes.running
 
     def close(self) -> None:
@@ -412,14 +411,14 @@ class Synchronizer:
 def _worker(
     connection: Connection, device: torch_device.CpuDevice, session: _native.Session, options: bucketing.Options
 ) -> Worker:
-    # On one machine what crosses takes the processors that the pass needs: no use in starting early. A GPU does both.
+    # On one machine, communication competes with the backward pass for CPU time, so starting early does not help. With a GPU it does.
     is_late = connection.one_machine and device.native is None
     return Worker(
         session,
         device,
         connection.kind,
         connection.payloads,
-        # What the network sums by itself is whole in one phase: nothing of it would be left for the next forward pass.
+        # The network's all-reduce is a single phase, which leaves no gather phase for the next forward pass.
         dense_scheme="dense_ring" if options.schedule == "dear" else connection.dense_scheme,
         first_bytes=None if is_late else options.first_bytes,
         one_backward=connection.shares_gpu and device.one_backward,
@@ -437,7 +436,7 @@ def _all_live() -> list[Synchronizer]:
 
 
 def _finisher(parameter: torch.nn.Parameter) -> Callable[[object], None]:
-    """Takes the results of a parameter before another gradient is added to what it has."""
+    """Makes a hook that takes a parameter's pending results before another gradient is accumulated."""
     reference = weakref.ref(parameter)
 
     def call(_: object) -> None:
@@ -449,8 +448,10 @@ def _finisher(parameter: torch.nn.Parameter) -> Callable[[object], None]:
 
 
 def _close_failed(parameters: Iterable[Synchronized]) -> None:
-    """Closes the wrappers of these parameters whose last backward pass failed: the module is wrapped again. Other workers, which may
-    wait for this one in that pass, then wrap it again, too."""
+    """Closes wrappers of these parameters whose last backward pass failed, because the module is being wrapped again.
+
+    Other workers may wait for this one in that pass. They then fail, and wrap the module again, too.
+    """
     own = {id(member.parameter) for member in parameters}
     for other in _all_live():
         if other.has_failed and any(id(member.parameter) in own for member in other.parameters):

@@ -1,4 +1,4 @@
-"""Arguments and attributes of torch's DistributedDataParallel, with what each does for ours."""
+"""Arguments and attributes of torch's DistributedDataParallel, and their effect in this package."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ TorchDistributedDataParallel = torch.nn.parallel.DistributedDataParallel
 _MIB = 1 << 20
 _HOOKS = (
     "gradients do not go through torch's reducer, so no communication hook sees them: pass wire='bf16' or wire='f16' to compress them, "
-    "sparsifier=... to send a part of them, or give the hook to torch.nn.parallel.DistributedDataParallel"
+    "sparsifier=... to send a part of them, or register the hook with torch.nn.parallel.DistributedDataParallel"
 )
 _BACKWARD_RETURNS = (
     "backward() returns once gradients are equal: pass schedule='dear' to overlap the gather phase with the next forward pass"
 )
-# Methods that cannot be had, and what to do instead.
+# Methods that are not available, and alternatives.
 _REMEDIES = {
     "register_comm_hook": _HOOKS,
     "_register_builtin_comm_hook": _HOOKS,
@@ -38,24 +38,25 @@ _REMEDIES = {
     "_remove_autograd_hooks": "close() removes all hooks",
     "_set_sparse_metadata": "sparse gradients need no metadata: leave the call out",
 }
-_STATISTICS = "statistics() and _get_ddp_logging_data() report what there is"
+_STATISTICS = "use statistics() or _get_ddp_logging_data()"
 
 
 class _Refused:
-    """Stands where torch's wrapper has an object of its reducer: raises UnsupportedError for each attribute."""
+    """Replaces an object of torch's reducer: raises UnsupportedError for each attribute."""
 
     def __init__(self, name: str, remedy: str) -> None:
         self._name = name
         self._remedy = remedy
 
     def __getattr__(self, attribute: str) -> NoReturn:
-        if attribute.startswith("__"):  # Python asks for those of any object
+        if attribute.startswith("__"):  # Python looks these up on any object
             raise AttributeError(attribute)
         raise _native.UnsupportedError(f"{self._name}.{attribute}: there is no torch reducer here: {self._remedy}")
 
 
 def _refusing(name: str) -> Callable[..., NoReturn]:
     def call(*_: Any, **__: Any) -> NoReturn:
+        """Raises UnsupportedError, because torch's reducer is not used. The message names an alternative."""
         remedy = _REMEDIES.get(name, f"it is a part of torch's reducer, which is not used here: {_STATISTICS}")
         raise _native.UnsupportedError(f"{name}: {remedy}")
 
@@ -64,10 +65,10 @@ def _refusing(name: str) -> Callable[..., NoReturn]:
 
 
 def _fixed(name: str, remedy: str) -> Any:
-    """A property whose value is set once, when the module is wrapped."""
+    """Makes a property whose value is set once, when the module is wrapped."""
 
     def get(self: Surface) -> Any:
-        return self.__dict__[name]  # which a property has precedence over
+        return self.__dict__[name]  # the property hides this entry from attribute access
 
     def put(self: Surface, value: Any) -> None:
         if self.__dict__.setdefault(name, value) is not value:
@@ -75,14 +76,14 @@ def _fixed(name: str, remedy: str) -> Any:
                 f"{name} cannot change once the module is wrapped: close(), and wrap the module again with {remedy}"
             )
 
-    return property(get, put)
+    return property(get, put, doc="The value from when the module was wrapped. Another value raises UnsupportedError.")
 
 
 class _JoiningByTorch(UnevenInputs):
-    """Within torch's Join: the first of its Joinables reports each step of a worker that has inputs."""
+    """Uneven inputs within torch's Join: the first Joinable reports each step of a worker that has inputs."""
 
     def __init__(self, of_all: bool, joinable: Surface) -> None:
-        super().__init__(of_all, throws=False)  # Join itself throws
+        super().__init__(of_all, throws=False)  # torch's Join raises
         self._joinable = joinable
 
     def begin_step(self, session: _native.Session) -> int:
@@ -112,8 +113,8 @@ class _SurfaceJoinHook(JoinHook):
 class Surface(TorchDistributedDataParallel):
     """A torch.nn.parallel.DistributedDataParallel without its reducer.
 
-    torch's __init__ does not run. Methods of torch's class that need its reducer raise UnsupportedError, those that torch adds
-    later, too.
+    torch's __init__ does not run. Methods of torch's class that need its reducer raise UnsupportedError, including
+    those that future versions of torch add.
     """
 
     _synchronizer: Synchronizer
@@ -157,11 +158,12 @@ class Surface(TorchDistributedDataParallel):
         self.use_side_stream_for_tensor_copies = False
         self.reducer: Any = _Refused("reducer", f"{_STATISTICS}; to synchronize after no_sync(), run the last forward pass outside of it")
         self.logger: Any = _Refused("logger", _STATISTICS)
-        for name, value in others.items():  # which nothing here depends on
+        for name, value in others.items():  # stored for programs that read them; not used here
             setattr(self, name, value)
 
     @property
     def broadcast_buffers(self) -> bool:
+        """Whether forward passes see the buffers of worker 0. It cannot be changed after wrapping."""
         return bool(self.forward_sync_buffers)
 
     @broadcast_buffers.setter
@@ -170,21 +172,23 @@ class Surface(TorchDistributedDataParallel):
 
     @property
     def named_module_buffers(self) -> dict[str, torch.Tensor]:  # type: ignore[override]
-        """The buffers that are not ignored, as the module has them now."""
+        """The buffers that are not ignored, by name, as they are now."""
         return {name: each for name, each in self.module.named_buffers() if name not in self.parameters_to_ignore}
 
     @property
     def modules_buffers(self) -> list[torch.Tensor]:  # type: ignore[override]
+        """The buffers that are not ignored, as they are now."""
         return list(self.named_module_buffers.values())
 
     def will_sync_module_buffers(self) -> bool:
+        """Returns whether forward passes broadcast any buffer."""
         return self.broadcast_buffers and bool(self.modules_buffers)
 
     def _set_static_graph(self) -> None:
         self.static_graph = True
 
     def _check_reducer_finalized(self) -> None:
-        """Raises OrderError where the last backward pass failed."""
+        """Raises OrderError if the last backward pass failed."""
         self._synchronizer.expect_finished()
 
     def _set_ddp_runtime_logging_sample_rate(self, sample_rate: int) -> None:
@@ -192,13 +196,21 @@ class Surface(TorchDistributedDataParallel):
             raise _native.InputError(f"sample_rate {sample_rate}: 1 or more")
 
     def _set_ddp_sink_clone(self, val: bool) -> None:
-        """No effect: outputs are passed on as they are."""
+        """Has no effect: outputs are passed on unchanged."""
 
     def _register_fused_optim(
         self, optim: Any, *args: Any, optim_params: Iterable[torch.nn.Parameter] | None = None, **kwargs: Any
     ) -> None:
-        """Steps an optimizer for each parameter within backward(), once its gradient is equal on all workers; the gradient is None then.
-        Call it before the first forward pass."""
+        """Steps an optimizer for each parameter within backward(), once its gradient is equal on all workers.
+
+        The gradient is None afterwards. Call it before the first forward pass.
+
+        Args:
+            optim: Class of the optimizer.
+            args: Positional arguments of the optimizer after the parameters.
+            optim_params: Parameters to step; all parameters of the module if not given.
+            kwargs: Keyword arguments of the optimizer.
+        """
         from torch.distributed.optim.apply_optimizer_in_backward import _apply_optimizer_in_backward
 
         def make(parameters: list[torch.nn.Parameter], **options: Any) -> torch.optim.Optimizer:
@@ -209,7 +221,7 @@ class Surface(TorchDistributedDataParallel):
         _apply_optimizer_in_backward(make, self.module.parameters() if optim_params is None else optim_params, kwargs)
 
     def _get_ddp_logging_data(self) -> dict[str, Any]:
-        """Has those of torch's keys that are known here. Times and bytes: statistics()."""
+        """Returns the keys of torch's logging data that are known here. For times and bytes, use statistics()."""
         parameters = [each.parameter for each in self._synchronizer.parameters]
         has_torch_group = self.process_group is not None
         data: dict[str, Any] = {
@@ -235,30 +247,46 @@ class Surface(TorchDistributedDataParallel):
         }
         return data
 
-    # ---- torch.distributed.algorithms.join.Join.
+    # ---- Interface of torch.distributed.algorithms.join.Join
 
     @property
     def join_device(self) -> torch.device:
+        """The device of the module, for ``torch.distributed.algorithms.join.Join``."""
         device: torch.device = self.device
         return device
 
     @property
     def join_process_group(self) -> Any:
+        """The process group of the workers, for ``torch.distributed.algorithms.join.Join``.
+
+        Raises:
+            UnsupportedError: The workers are not connected by a torch process group.
+        """
         if self.process_group is None:
             raise _native.UnsupportedError(
-                "Join: it asks a torch process group who has inputs, and this wrapper has none: use its own join(), or call "
+                "Join: it needs a torch process group, and this wrapper has none: use the wrapper's join(), or call "
                 "torch.distributed.init_process_group() before you wrap the module"
             )
         return self.process_group
 
     def join_hook(self, **kwargs: Any) -> JoinHook:
-        """Returns torch's hook. Its divide_by_initial_world_size is that of join(), True by default."""
-        self.join_process_group  # noqa: B018  raises where there is none, before anything begins
+        """Returns the hook for ``torch.distributed.algorithms.join.Join``.
+
+        Args:
+            kwargs: ``divide_by_initial_world_size`` as for ``join()``, True by default. Other keys are ignored.
+
+        Returns:
+            A hook that takes part in the steps of workers that still have inputs.
+
+        Raises:
+            UnsupportedError: The workers are not connected by a torch process group.
+        """
+        self.join_process_group  # noqa: B018  raises now if the group is missing
         self._join_hook = _SurfaceJoinHook(kwargs.get("divide_by_initial_world_size", True), self, self._synchronizer)
         return self._join_hook
 
     def _begin_join(self) -> None:
-        """Before a forward pass."""
+        """Reports to torch's Join, before a forward pass."""
         if self._join_hook is not None and self._join_config.enable:
             self._synchronizer.begin_join(self._join_hook.joining)
 
@@ -290,7 +318,7 @@ def _index(device: int | torch.device) -> int | None:
 
 
 def check_module(module: object) -> None:
-    """Raises InputError for what is not a module, and for lazy parameters and buffers, which have no shape yet."""
+    """Raises InputError for an object that is not a module, and for lazy parameters and buffers, which have no shape yet."""
     if not isinstance(module, torch.nn.Module):
         raise _native.InputError(f"module: {type(module).__name__} is not a torch.nn.Module: give the model")
     for kind, named in (("parameter", module.named_parameters()), ("buffer", module.named_buffers())):
@@ -303,8 +331,11 @@ Devices = Sequence[int | torch.device] | None
 
 
 def devices_and_group(device_ids: Any, process_group: Group, device_mesh: Any) -> tuple[Devices, Group]:
-    """Returns the devices and the process group that the arguments name. A group in the place of `device_ids` is a group: it was the
-    second argument in earlier versions. Raises InputError where the arguments name two groups."""
+    """Returns the devices and the process group that the arguments name.
+
+    A process group passed as ``device_ids``, which was the process group's position in earlier versions, counts as the
+    group. Raises InputError if the arguments name two groups.
+    """
     if isinstance(device_ids, (dist.ProcessGroup, LocalMember, str)):
         if process_group is not None:
             raise _native.InputError("device_ids, process_group: both are process groups: give one of them")
@@ -321,14 +352,14 @@ def devices_and_group(device_ids: Any, process_group: Group, device_mesh: Any) -
 
 
 def torch_group(process_group: Group) -> dist.ProcessGroup | None:
-    """Returns the torch group whose processes are the workers, None where there is none. Call it once they are connected."""
+    """Returns the torch group whose processes are the workers, or None. Call it after the workers are connected."""
     if process_group is None and dist.is_initialized():
         return dist.group.WORLD
     return process_group if isinstance(process_group, dist.ProcessGroup) else None
 
 
 def localize(module: torch.nn.Module, device_mesh: Any) -> None:
-    """Makes tensors of the module's DTensor parameters, as torch does for a mesh that is a part of a larger one."""
+    """Converts the module's DTensor parameters to tensors, as torch does for a mesh that is part of a larger one."""
     if device_mesh is not None and device_mesh._get_root_mesh() != device_mesh:
         from torch.distributed.tensor.parallel.ddp import _pre_dp_module_transform
 
@@ -336,7 +367,7 @@ def localize(module: torch.nn.Module, device_mesh: Any) -> None:
 
 
 def capacity_of(bucket_cap_mb: float | None, bucket_cap_mb_list: Sequence[float] | None) -> float | None:
-    """Returns the capacity of all buckets, in MiB. Raises UnsupportedError for a list of several."""
+    """Returns the capacity of all buckets, in MiB. Raises UnsupportedError for a list of different capacities."""
     if not bucket_cap_mb_list:
         return bucket_cap_mb
     if len(set(bucket_cap_mb_list)) > 1:
@@ -348,7 +379,7 @@ def capacity_of(bucket_cap_mb: float | None, bucket_cap_mb_list: Sequence[float]
 
 
 def syncs_buffers(broadcast_buffers: bool | None, forward_sync_buffers: bool | None) -> tuple[bool, bool]:
-    """Returns whether buffers become worker 0's when the module is wrapped, and whether they do before forward passes."""
+    """Returns whether buffers are broadcast when the module is wrapped, and whether they are before forward passes."""
     if forward_sync_buffers is None:
         both = broadcast_buffers is None or bool(broadcast_buffers)
         return both, both
@@ -360,7 +391,10 @@ def syncs_buffers(broadcast_buffers: bool | None, forward_sync_buffers: bool | N
 def check_delayed(
     module: torch.nn.Module, named: Iterable[tuple[str, torch.nn.Parameter]] | None, hooked: torch.nn.Parameter | None
 ) -> None:
-    """Raises InputError unless both or neither are given, and all are the module's. They are synchronized as all others are."""
+    """Raises InputError unless both or neither argument is given, and all parameters are the module's.
+
+    These parameters are synchronized like all others.
+    """
     if (named is None) != (hooked is None):
         raise _native.InputError("delay_all_reduce_named_params, param_to_hook_all_reduce: one is given: give both or neither")
     own = set(module.parameters())
@@ -370,12 +404,12 @@ def check_delayed(
 
 
 def check_mixed_precision(mixed_precision: Any) -> None:
-    """Raises UnsupportedError where it asks for any type."""
+    """Raises UnsupportedError if it requests any dtype."""
     if mixed_precision is None:
         return
     types = (mixed_precision.param_dtype, mixed_precision.reduce_dtype, mixed_precision.buffer_dtype)
     if any(each is not None for each in types):
         raise _native.UnsupportedError(
             f"mixed_precision: {mixed_precision}: run the forward pass within torch.autocast(), or give an f16 or bf16 module and "
-            "wrap_optimizer(..., master_weights=True), in the place of param_dtype; wire='f16' or 'bf16' in the place of reduce_dtype"
+            "wrap_optimizer(..., master_weights=True), instead of param_dtype; pass wire='f16' or 'bf16' instead of reduce_dtype"
         )

@@ -122,7 +122,7 @@ def test_nothing_to_synchronize():
 
 
 def test_an_invalid_process_group():
-    with pytest.raises(sparsesync.InputError, match="no ProcessGroup"):
+    with pytest.raises(sparsesync.InputError, match="not a ProcessGroup"):
         DistributedDataParallel(torch.nn.Linear(2, 2), process_group="gloo")
 
 
@@ -143,8 +143,8 @@ def test_backward_of_the_module_without_its_wrapper(caplog):
     for _ in range(2):
         ddp.module(torch.tensor([1]), torch.ones(1, 2)).backward()
     assert [each.getMessage() for each in caplog.records if "stays on this worker" in each.getMessage()] == [
-        "parameter 'table.weight' got a gradient that no forward pass of the DistributedDataParallel led to: it stays on this worker. "
-        "Call the wrapper, not the module, if workers should exchange it"
+        "parameter 'table.weight' got a gradient without a forward pass of the DistributedDataParallel: it stays on this worker; to "
+        "exchange it, call the wrapper instead of the module"
     ]
     ddp.close()
 

@@ -146,7 +146,7 @@ def test_optimizers_of_other_parameters() -> None:
     ddp = wrapped(module)
     with pytest.raises(sparsesync.InputError, match=r"make the optimizer of ddp.parameters\(\)"):
         st.wrap_optimizer(torch.optim.SGD(torch.nn.Linear(2, 2).parameters(), 0.1), ddp)
-    with pytest.raises(sparsesync.InputError, match="give an instance of one"):
+    with pytest.raises(sparsesync.InputError, match="pass an instance of one"):
         st.wrap_optimizer(torch.optim.SGD, ddp)  # type: ignore[type-var]
     st.wrap_optimizer(torch.optim.SGD(ddp.parameters(), 0.1), ddp)
 

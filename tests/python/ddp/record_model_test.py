@@ -163,7 +163,7 @@ def test_what_cannot_be_recorded_is_refused_on_all_workers(tmp_path):
         with pytest.raises(sparsesync.InputError, match="record_model: cannot create .*none/m.json.*: No such file"):
             record_model(ddp, tmp_path / "none" / "m.json", 1)
         record_model(ddp, tmp_path / "m.json", 1)
-        with pytest.raises(sparsesync.InputError, match="a recording runs already"):
+        with pytest.raises(sparsesync.InputError, match="another recording is running"):
             record_model(ddp, tmp_path / "m.json")
         train(ddp, rank, optimizers, steps=3)
         record_model(ddp, taken, 1, name="another", force=True)

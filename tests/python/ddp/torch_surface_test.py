@@ -235,7 +235,7 @@ def test_join_without_a_torch_group_and_its_remedy() -> None:
     from torch.distributed.algorithms.join import Join
 
     ddp = wrapped(torch.nn.Linear(2, 2))
-    with pytest.raises(sparsesync.UnsupportedError, match=r"use its own join\(\)"):
+    with pytest.raises(sparsesync.UnsupportedError, match=r"use the wrapper's join\(\)"):
         Join([ddp])
     with ddp.join():
         ddp(torch.ones(1, 2)).sum().backward()

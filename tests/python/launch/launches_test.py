@@ -97,7 +97,7 @@ def test_models_of_several_groups_at_once(tmp_path: Path) -> None:
         expect_right([each["pair"] for each in pair])
     for each in found:
         assert each["sizes"] == [4, 2]
-        assert "no ProcessGroup that this process is in" in each["other"]
+        assert "is not a ProcessGroup that includes this process" in each["other"]
 
 
 def test_models_of_some_ranks_beside_one_of_all(tmp_path: Path) -> None:

@@ -59,7 +59,7 @@ def test_threads_of_one_process_and_one_worker_alone():
 
 def test_a_requested_transport_is_used_or_refused():
     assert payloads_of(workers(asked="nccl"), True)[0]
-    assert payloads_of(workers(asked="staged"), False) == (False, "through pinned memory of the host: it was asked for")
+    assert payloads_of(workers(asked="staged"), False) == (False, "through pinned memory of the host: as requested")
     with pytest.raises(sparsesync.UnsupportedError, match="worker 1: no libnccl"):
         payloads_of(changed(workers(asked="nccl"), 1, nccl=None, problem="no libnccl"), False)
     with pytest.raises(sparsesync.UnsupportedError, match="leave it out"):

@@ -58,7 +58,7 @@ def test_every_public_name_is_documented():
 
 
 def test_documentation_has_shapes_and_units():
-    units = {"_s": "second", "_bps": "bits", "_bytes": "bytes|budget|workspace"}
+    units = {"_s": "second", "_bps": "bits|bit/s", "_bytes": "bytes|budget|workspace"}
     checked = 0
     faults = []
     classes = {name: text for name, _, text in documented()}

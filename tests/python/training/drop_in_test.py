@@ -613,7 +613,7 @@ def test_hooks_that_take_gradients_are_an_error(when: str) -> None:
 
     for each in run_workers(2, work):
         assert isinstance(each, sparsesync.OrderError)
-        assert "a hook took its gradient" in str(each)
+        assert "a hook removed its gradient" in str(each)
 
 
 # ---- Parameters that change.

@@ -447,7 +447,7 @@ def test_nccl_sends_gradients_on_gpus(on_device, scheme):
 
     for told in good(run_workers(2, work)):
         assert told["transport"] == "nccl"
-        assert told["payloads"] == "by NCCL 2.30.7: it was asked for, words over local"
+        assert told["payloads"] == "by NCCL 2.30.7: as requested, control messages over local"
         assert told["parameters"]["dense.weight"]["scheme"] == "dense_native", "NCCL's all-reduce"
 
 

@@ -271,7 +271,7 @@ def options_of(example: str, *more: object) -> argparse.Namespace:
         (["--plot", "loss.txt"], "--plot loss.txt: its name must end with .svg, .png or .pdf"),
         (["--json", "/no/such/folder/x.json"], "there is no folder /no/such/folder; make it first"),
         (["--json", "/"], "/ is a folder: give the name of a file"),
-        (["--against", "x.json"], "--against without --plot FILE"),
+        (["--against", "x.json"], "--against needs --plot FILE"),
         (["--against", "/no/x.json", "--plot", "x.svg"], "--against /no/x.json: No such file or directory"),
         (["--against", __file__, "--plot", "x.svg"], "give a file that --json wrote"),
     ],
@@ -403,7 +403,7 @@ def test_too_few_lines(lines: list[str], tmp_path: Path) -> None:
     options = options_of("click_prediction", *SMALL, "--data", file)
     for count in (0, 49):
         file.write_text("".join(line + "\n" for line in lines[:count]), encoding="utf-8")
-        says = f"{file}: it has {count} lines, --held-out 20 and a --batch of 10 for 3 workers ask for 50: give smaller ones"
+        says = f"{file}: it has {count} lines, --held-out 20 and a --batch of 10 for 3 workers need 50: give smaller ones"
         with pytest.raises(common.UserError, match=re.escape(says)):
             click_prediction.Criteo(options, common.World("torchrun", 0, 3, 3))
 

@@ -1,1 +1,1 @@
-"""Between backward and the next forward pass: gradients clipped and scaled, and optimizers that step as gradients arrive."""
+"""Clipping, loss scaling, and optimizers that update each parameter when its gradient arrives."""

@@ -1,5 +1,7 @@
-"""Optimizers that torch.distributed.optim._apply_optimizer_in_backward gave to parameters: they step once gradients are equal on all
-workers, as under torch's own DistributedDataParallel."""
+"""Optimizers that ``torch.distributed.optim._apply_optimizer_in_backward`` attached to parameters.
+
+They step once gradients are equal on all workers, as under torch's DistributedDataParallel.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,7 @@ def take_over(parameters: Iterable[torch.nn.Parameter]) -> list[torch.nn.Paramet
 
 
 def give_back(parameters: Iterable[torch.nn.Parameter]) -> None:
-    """Has those that take_over() returned step as gradients come, as before."""
+    """Restores the hooks that take_over() removed: parameters step again as their gradients arrive."""
     parameters = list(parameters)
     if not parameters:
         return
@@ -50,7 +52,7 @@ def _stepping(parameter: torch.nn.Parameter) -> Callable[..., None]:
 
 
 def step(parameters: Sequence[Any]) -> None:
-    """Steps the optimizers of those parameters that have some, and leaves these without gradients."""
+    """Steps the optimizers of these parameters, and sets the gradients of those that have one to None."""
     for each in parameters:
         optimizers = getattr(each, _ATTRIBUTE, ())
         for optimizer in optimizers:

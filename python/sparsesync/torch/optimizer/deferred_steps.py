@@ -1,4 +1,4 @@
-"""Optimizers whose steps wait for each gradient apart: a parameter's update is made when its gradient is there."""
+"""Optimizers that update each parameter separately, as soon as its gradient arrives."""
 
 from __future__ import annotations
 
@@ -29,23 +29,51 @@ def wrap_optimizer(
     per_parameter: bool | None = None,
     master_weights: bool = False,
 ) -> torch.optim.Optimizer:
-    """Lets step() and zero_grad() of an optimizer return before gradients are there that still cross: the update of each
-    parameter is made once its gradient has come, at the latest when something uses the parameter, with the learning rate and
-    all else that the optimizer's groups said at step(). Needed for what a schedule gathers under the next forward pass to be
-    hidden; without it step() waits for all gradients. Before the first forward pass; returns the optimizer itself.
+    """Lets ``step()`` and ``zero_grad()`` of an optimizer return before all gradients have arrived.
 
-    Where the module's sparsifier corrects momentum, as DGC and CoarseGrained do, SGD's momentum is taken out of the optimizer for
-    what is made sparse: velocities are added up on each worker, and cross; the groups go on saying how much momentum there is.
-    Weight decay is then added outside of it.
+    The update of a parameter is deferred until its gradient arrives, at the latest until the program uses the
+    parameter. It uses the learning rate and all other options that the optimizer's groups had at ``step()``. A schedule
+    that gathers under the next forward pass (``"dear"``, sometimes ``"auto"``) needs this to hide communication.
+    Without this function, ``step()`` waits for all gradients.
 
-    master_weights: of f16 and bf16 parameters the optimizer updates f32 copies, which are rounded to the parameters behind each
-    update; they are a part of its state_dict(). Without them updates that are small beside their weight are lost.
-    per_parameter: whether the update of one parameter depends on no other one. Known of torch's own optimizers; of others it is
-    to be said: where it is not, or where the optimizer has hooks or step() is given a closure, step() waits for all gradients.
-    Raises InputError where no parameter is one of the module's, OrderError after the first step.
+    All ranks must call it in the same order, before their first forward pass.
+
+    If the module's sparsifier corrects momentum (``DGC``, ``CoarseGrained``), SGD's momentum of sparsified parameters
+    is applied on each worker before sending: workers accumulate velocities and send those. The optimizer's groups
+    still show the momentum, and weight decay is then added without momentum.
+
+    Args:
+        optimizer: An optimizer of the module's parameters.
+        ddp: The wrapped module.
+        per_parameter: Whether the update of a parameter depends on no other parameter. The default is True for the
+            optimizers of ``torch.optim`` except LBFGS, and False for all others. With False, ``step()`` waits for all
+            gradients. It also waits if the optimizer has hooks or ``step()`` gets a closure.
+        master_weights: Keep f32 copies of f16 and bf16 parameters. The optimizer updates the copies, and each update
+            rounds them to the parameters. ``state_dict()`` of the optimizer includes them. Without master weights,
+            updates much smaller than a weight are lost.
+
+    Returns:
+        ``optimizer`` itself.
+
+    Raises:
+        InputError: ``optimizer`` is not an optimizer, or has none of the module's parameters.
+        OrderError: The module already made a step.
+
+    Example:
+        >>> import sparsesync.torch
+        >>> import torch
+        >>> model = torch.nn.Linear(4, 2)
+        >>> with sparsesync.torch.DistributedDataParallel(model, schedule="dear") as ddp:
+        ...     optimizer = sparsesync.torch.wrap_optimizer(torch.optim.Adam(model.parameters()), ddp)
+        ...     for step in range(3):
+        ...         optimizer.zero_grad()
+        ...         ddp(torch.ones(8, 4)).sum().backward()
+        ...         optimizer.step()
+        >>> optimizer.state[model.weight]["step"]
+        tensor(3.)
     """
     if not isinstance(optimizer, torch.optim.Optimizer):
-        raise _native.InputError(f"wrap_optimizer: {type(optimizer).__name__} is no torch.optim.Optimizer: give an instance of one")
+        raise _native.InputError(f"wrap_optimizer: {type(optimizer).__name__} is not a torch.optim.Optimizer: pass an instance of one")
     per_parameter = _is_per_parameter(optimizer) if per_parameter is None else per_parameter
     _Deferring(optimizer, ddp, per_parameter, master_weights)
     return optimizer
@@ -56,15 +84,15 @@ def _is_per_parameter(optimizer: torch.optim.Optimizer) -> bool:
 
 
 class _Deferring:
-    """Stands in for step() and zero_grad() of one optimizer."""
+    """Replaces step() and zero_grad() of one optimizer."""
 
     def __init__(self, optimizer: torch.optim.Optimizer, ddp: DistributedDataParallel, per_parameter: bool, masters: bool) -> None:
         self._optimizer = optimizer
         self._synchronizer = ddp.synchronizer
         self._per_parameter = per_parameter
-        self._step: Callable[..., Any] = optimizer.step  # also where a scheduler has put its own there
+        self._step: Callable[..., Any] = optimizer.step  # may be a wrapper that a learning-rate scheduler installed
         self._zero_grad: Callable[..., Any] = optimizer.zero_grad
-        self._without_momentum: frozenset[int] = frozenset()  # parameters, whose momentum a sparsifier has
+        self._without_momentum: frozenset[int] = frozenset()  # ids of parameters whose momentum the sparsifier applies
         self._synchronizer.wrapped(self)
         self._masters = MasterWeights(optimizer) if masters else None
 
@@ -74,9 +102,9 @@ class _Deferring:
         def zero_grad(_: torch.optim.Optimizer, set_to_none: bool = True) -> None:
             self._on_zero_grad(set_to_none)
 
-        if hasattr(self._step, "_wrapped_by_lr_sched"):  # a scheduler asks whether its own is still there
+        if hasattr(self._step, "_wrapped_by_lr_sched"):  # a scheduler checks that its wrapper is still installed
             step._wrapped_by_lr_sched = True  # type: ignore[attr-defined]
-        # Methods: a scheduler that is made later looks for what is behind them.
+        # Bound methods: a scheduler that is made later reads their __func__.
         optimizer.step = types.MethodType(step, optimizer)  # type: ignore[method-assign]
         optimizer.zero_grad = types.MethodType(zero_grad, optimizer)  # type: ignore[method-assign]
         optimizer.register_load_state_dict_pre_hook(lambda *_: self._synchronizer.synchronize())
@@ -89,26 +117,26 @@ class _Deferring:
         return self._optimizer
 
     def momentum_groups(self) -> dict[int, dict[str, Any]]:
-        """Of parameters, by their id(), the group that they are in, where it is SGD's and has momentum."""
+        """Returns the SGD groups with momentum, by the id() of each of their parameters."""
         if not isinstance(self._optimizer, torch.optim.SGD):
             return {}
         with_momentum = [group for group in self._optimizer.param_groups if group["momentum"] != 0]
         return {id(self.parameter_of(each)): group for group in with_momentum for each in group["params"]}
 
     def take_momentum(self, parameters: Iterable[torch.nn.Parameter]) -> None:
-        """From now on the optimizer has none for these."""
+        """Turns off the optimizer's momentum for these parameters."""
         self._without_momentum = frozenset(id(each) for each in parameters)
 
     def has_master(self, parameter: torch.nn.Parameter) -> bool:
-        """Whether it has an f32 copy."""
+        """Returns whether the parameter has an f32 copy."""
         return self._masters is not None and self._masters.has(parameter)
 
     def parameter_of(self, held: torch.Tensor) -> Any:
-        """The parameter that the optimizer has this for."""
+        """Returns the module's parameter for a tensor that the optimizer holds."""
         return held if self._masters is None else self._masters.parameter_of(held)
 
     def _before_state(self) -> None:
-        """Before the program uses the optimizer's state: it is that after the last step()."""
+        """Makes deferred steps before the program uses the optimizer's state."""
         if not self._is_stepping:
             self._synchronizer.synchronize()
 
@@ -127,11 +155,11 @@ class _Deferring:
         groups = [_copied(group) for group in optimizer.param_groups]
         factor = self._synchronizer.gradient_ops.unscaled_by
         self._synchronizer.once_there(self._parameters(), lambda parameters: self._update(parameters, groups, factor))
-        optimizer._opt_called = True  # type: ignore[attr-defined]  # what schedulers ask for
+        optimizer._opt_called = True  # type: ignore[attr-defined]  # schedulers check this
         return None
 
     def _stepped(self, factor: float, closure: Callable[[], Any] | None = None) -> Any:
-        """A step of what the optimizer has now. factor: of gradients with master weights."""
+        """Steps the optimizer on the parameters that it holds now. factor: unscales gradients of parameters with master weights."""
         masters = self._masters
         if masters is None:
             return self._step() if closure is None else self._step(closure)
@@ -168,7 +196,7 @@ class _Deferring:
 
     @contextlib.contextmanager
     def _of(self, parameters: Sequence[torch.nn.Parameter], groups: list[dict[str, Any]] | None = None) -> Iterator[None]:
-        """Within it the optimizer has these parameters alone, and steps. groups: those of step(), if it was called before."""
+        """Restricts the optimizer to these parameters within the context. groups: the options from step(), if it was called before."""
         optimizer = self._optimizer
         before = optimizer.param_groups, self._is_stepping
         wanted = {id(each) for each in parameters}
@@ -189,13 +217,13 @@ class _Deferring:
 
 
 def _copied(group: dict[str, Any]) -> dict[str, Any]:
-    """Copies a group and its list of parameters, which may change before the update is made."""
+    """Copies a group and its list of parameters, because both may change before the deferred update."""
     now = {name: value.clone() if isinstance(value, torch.Tensor) else value for name, value in group.items()}
     return {**now, _MEMBERS: list(group[_MEMBERS])}
 
 
 class _Waiting:
-    """Beside an optimizer's own class: any use of its state first has the steps made that were deferred."""
+    """Base class of a wrapped optimizer: any use of its state first makes the deferred steps."""
 
     @property
     def state(self) -> Any:
@@ -208,7 +236,7 @@ class _Waiting:
         self.__dict__["state"] = value
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        """A copy is an optimizer that is not wrapped."""
+        """Pickles or copies as an optimizer that is not wrapped."""
         assert isinstance(self, torch.optim.Optimizer)
         return copyreg.__newobj__, (type(self).__mro__[2],), self.__getstate__()  # type: ignore[attr-defined]
 

@@ -1,5 +1,4 @@
-"""A loss that is scaled, so that small gradients of f16 do not become 0; and steps that are skipped by all workers where large ones
-overflow."""
+"""Loss scaling for f16: small gradients do not underflow, and all workers skip a step whose gradients overflow."""
 
 from __future__ import annotations
 
@@ -17,7 +16,7 @@ _LARGEST = 2.0**24
 
 @dataclasses.dataclass(frozen=True)
 class ScalePolicy:
-    """How the scale follows steps; the arguments of LossScaler."""
+    """The rules by which the scale changes; the arguments of LossScaler."""
 
     dynamic: bool
     growth_factor: float
@@ -26,21 +25,45 @@ class ScalePolicy:
 
 
 class LossScaler:
-    """Stands where torch's GradScaler stood, with its methods:
+    """Scales losses, in place of ``torch.amp.GradScaler``, whose methods it has.
 
-        scaler = sparsesync.torch.LossScaler(ddp)
-        scaler.scale(loss).backward()
-        scaler.step(optimizer)
-        scaler.update()
+    Gradients are checked after they are summed over workers. All workers skip a step, or none does. From the second
+    step on, ``step()`` checks them before gradients that a schedule gathers under the next forward pass have arrived,
+    as ``clip_grad_norm_()`` does, and unscales each on arrival. Residuals of a sparsifier follow the scale.
+    A skipped step returns the sent elements to them.
 
-    Gradients of the same step overflow on all workers or on none, as sums over them: all skip the step, or none does. step() looks
-    at them before those that a schedule gathers under the next forward pass are there, from the second step on (as
-    clip_grad_norm_), and unscales each as it comes. What a sparsifier owes follows the scale; of a step that is skipped it keeps what
-    was to cross.
+    All ranks must create it and call its methods in the same order.
 
-    scale: at the beginning; powers of two change no bit of what does not underflow. dynamic: a step that is skipped multiplies the
-    scale by `backoff_factor`, `growth_interval` steps in a row that are not by `growth_factor`; else it stays. Raises
-    InputError where one of these has no meaning, OrderError once the module has another scaler.
+    Args:
+        ddp: The wrapped module.
+        scale: Initial loss scale. A power of two changes no bit of values that do not underflow.
+        dynamic: Adapt the scale: multiply it by ``backoff_factor`` after a skipped step, and by ``growth_factor`` after
+            ``growth_interval`` good steps in a row. The scale does not grow beyond 2**24.
+        growth_factor: More than 1.
+        backoff_factor: Between 0 and 1.
+        growth_interval: Number of steps, at least 1.
+
+    Attributes:
+        skipped_steps: Number of steps that were skipped so far.
+
+    Raises:
+        InputError: An argument is out of range.
+        AgreementError: Workers passed different arguments.
+        OrderError: The module already has a scaler.
+
+    Example:
+        >>> import sparsesync.torch
+        >>> import torch
+        >>> model = torch.nn.Linear(4, 2)
+        >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        >>> with sparsesync.torch.DistributedDataParallel(model) as ddp:
+        ...     scaler = sparsesync.torch.LossScaler(ddp, scale=1024.0)
+        ...     loss = ddp(torch.ones(8, 4)).sum()
+        ...     scaler.scale(loss).backward()
+        ...     scaler.step(optimizer)
+        ...     scaler.update()
+        >>> scaler.get_scale(), scaler.skipped_steps
+        (1024.0, 0)
     """
 
     def __init__(
@@ -61,9 +84,9 @@ class LossScaler:
         self._scale = float(scale)
         self._policy = ScalePolicy(dynamic, growth_factor, backoff_factor, growth_interval)
         self._good_steps = 0  # since the scale changed
-        self._is_good: bool | None = None  # the step under way; nothing before somebody asks
+        self._is_good: bool | None = None  # whether the current step is finite; None: not checked yet
         self._is_unscaled = False
-        # Since update(): whether somebody has asked, and whether a step before it was skipped.
+        # Since update(): whether gradients were checked, and whether an earlier step was skipped.
         self._was_asked = False
         self._was_skipped = False
         self.skipped_steps = 0
@@ -72,30 +95,58 @@ class LossScaler:
         self._synchronizer.scaled(self)
 
     def get_scale(self) -> float:
+        """Returns the current loss scale."""
         return self._scale
 
     def scale(self, loss: torch.Tensor) -> torch.Tensor:
-        """The loss that is to be differentiated."""
+        """Returns the loss times the current scale; call ``backward()`` on the result.
+
+        Args:
+            loss: The loss, of any shape and floating-point dtype.
+        """
         return loss * self._scale
 
     def unscale_(self, optimizer: torch.optim.Optimizer) -> None:
-        """Between backward and step(), where gradients are to be clipped, say: they are as without a scale from here on. (But of
-        parameters that have master weights, whose optimizer takes them unscaled.) Those of all optimizers, with the first one's.
-        Raises InputError where the optimizer has parameters that are not the module's, or f16 ones without master weights."""
+        """Divides all gradients by the scale, for example to clip them before ``step()``.
+
+        The first call unscales the gradients of all optimizers. Gradients of parameters with master weights stay scaled
+        until their optimizer reads them. Waits until the check for infinite and NaN gradients is done. All ranks must
+        call it in the same order.
+
+        Args:
+            optimizer: An optimizer of the module's parameters.
+
+        Raises:
+            InputError: The optimizer has parameters of another module, or f16 parameters without master weights.
+        """
         self._check(optimizer)
         if self._good() and not self._is_unscaled:
             self._is_unscaled = True
             self._synchronizer.gradient_ops.unscale(1 / self._scale)
 
     def step(self, optimizer: torch.optim.Optimizer) -> Any:
-        """optimizer.step(), or nothing where the step is skipped. Raises as unscale_()."""
+        """Calls ``optimizer.step()``, unless the step is skipped. All ranks must call it in the same order.
+
+        Args:
+            optimizer: An optimizer of the module's parameters.
+
+        Returns:
+            The result of ``optimizer.step()``, or None if the step is skipped.
+
+        Raises:
+            InputError: As ``unscale_()``.
+        """
         self.unscale_(optimizer)
         return optimizer.step() if self._good() else None
 
     def update(self) -> None:
-        """Once a step, behind all optimizers'. Raises OrderError where there was none."""
+        """Adapts the scale. Call it once per step, after ``step()`` of all optimizers, on all ranks.
+
+        Raises:
+            OrderError: There was no ``step()`` since the last call.
+        """
         if not self._was_asked:
-            raise _native.OrderError("LossScaler.update(): call step() of it before")
+            raise _native.OrderError("LossScaler.update(): call the scaler's step() first")
         if not self._policy.dynamic:
             pass
         elif self._is_good is False or self._was_skipped:
@@ -110,16 +161,26 @@ class LossScaler:
         self._was_asked = self._was_skipped = False
 
     def begin_step(self) -> None:
-        """Before the first gradients of a step: what was found of the last one does not hold for it. A step that was skipped counts until
-        update()."""
+        """Forgets the result of the last check, before the first gradients of a step are sent.
+
+        The wrapper calls it. A skipped step still counts until ``update()``.
+        """
         self._was_skipped = self._was_skipped or self._is_good is False
         self._is_good, self._is_unscaled = None, False
 
     def state_dict(self) -> dict[str, Any]:
+        """Returns the scale, the number of good steps since it changed, and the number of skipped steps."""
         return {"scale": self._scale, "good_steps": self._good_steps, "skipped_steps": self.skipped_steps}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """The same on all workers, between steps. Raises InputError, and changes nothing, where it is damaged or not whole."""
+        """Loads a state. Call it between steps, with the same state on all ranks.
+
+        Args:
+            state: A result of ``state_dict()``.
+
+        Raises:
+            InputError: The state is damaged or incomplete. Nothing was changed.
+        """
         for name in ("scale", "good_steps", "skipped_steps"):
             value: Any = state.get(name)
             is_number = isinstance(value, int | float) and math.isfinite(value)
@@ -130,7 +191,7 @@ class LossScaler:
         self._was_asked = self._was_skipped = False
 
     def _good(self) -> bool:
-        """Whether the gradients of the step are finite. What is not is left out, of all workers."""
+        """Returns whether the gradients of the step are finite. If not, they are dropped on all workers."""
         self._was_asked = True
         if self._is_good is None:
             self._is_good = self._synchronizer.keep_finite()

@@ -1,4 +1,4 @@
-"""f32 weights behind parameters of f16 and bf16: an optimizer updates them, and the parameters are what they are rounded."""
+"""f32 master weights for f16 and bf16 parameters: the optimizer updates them, and the parameters are their rounded values."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ _KEY = "master_weights"
 
 
 class MasterWeights:
-    """Of one optimizer, whose groups have them in the place of the parameters from now on. Its state_dict() has them, too."""
+    """The master weights of one optimizer. They replace the parameters in its groups, and its state_dict() includes them."""
 
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
-        """Raises InputError where no parameter needs them, OrderError for an optimizer that has made steps."""
+        """Raises InputError if no parameter needs them, and OrderError if the optimizer already made a step."""
         if optimizer.state:
-            raise _native.OrderError("master_weights: the optimizer has made steps already: wrap it before the first one")
+            raise _native.OrderError("master_weights: the optimizer already made a step: wrap it before the first one")
         self._pairs: list[_Pair] = []
         for group in optimizer.param_groups:
             for place, each in enumerate(group["params"]):
@@ -32,12 +32,12 @@ class MasterWeights:
         self._by_master = {id(each.master): each for each in self._pairs}
         self._by_parameter = {id(each.parameter): each for each in self._pairs}
         optimizer.register_state_dict_post_hook(self._add_to)
-        self._given: list[torch.Tensor] = []  # by a state that is being loaded
+        self._given: list[torch.Tensor] = []  # master weights of the state that is being loaded
         optimizer.register_load_state_dict_pre_hook(self._check)
         optimizer.register_load_state_dict_post_hook(self._take)
 
     def parameter_of(self, held: torch.Tensor) -> Any:
-        """The parameter that the optimizer holds this for: its own, where it is f32."""
+        """Returns the parameter for a tensor that the optimizer holds: the tensor itself, if it is f32."""
         pair = self._by_master.get(id(held))
         return held if pair is None else pair.parameter
 
@@ -45,16 +45,16 @@ class MasterWeights:
         return id(parameter) in self._by_parameter
 
     def zero_grad(self, parameters: Iterable[torch.nn.Parameter], set_to_none: bool) -> None:
-        """Of the parameters themselves, which the optimizer does not know."""
+        """Clears the gradients of the parameters themselves, which the optimizer does not hold."""
         clear((each for each in parameters if self.has(each)), set_to_none)
 
     def begin(self, held: Iterable[torch.Tensor], factor: float) -> None:
-        """Before the optimizer's step of some that it holds: their gradients become those of their parameters, times `factor`."""
+        """Copies gradients from the parameters, times ``factor``, before the optimizer's step."""
         for pair in self._of(held):
             pair.begin(factor)
 
     def end(self, held: Iterable[torch.Tensor]) -> None:
-        """Behind it: parameters are what is updated, rounded."""
+        """Rounds the updated master weights to their parameters, after the optimizer's step."""
         for pair in self._of(held):
             pair.end()
 
@@ -65,7 +65,7 @@ class MasterWeights:
         state[_KEY] = [each.current().clone() for each in self._pairs]
 
     def _check(self, _: torch.optim.Optimizer, state: dict[str, Any]) -> None:
-        """Before anything of the optimizer changes: what follows may raise, too."""
+        """Checks a state before anything of the optimizer changes, because later checks may raise, too."""
         given: Any = state.get(_KEY)
         shapes = [each.master.shape for each in self._pairs]
         are_tensors = isinstance(given, list) and all(isinstance(each, torch.Tensor) for each in given)
@@ -91,7 +91,10 @@ class _Pair:
         self._version = parameter._version
 
     def current(self) -> torch.Tensor:
-        """The weights. Where somebody has written to the parameter since, such as by loading a model, they are what was written."""
+        """Returns the master weights.
+
+        Elements that were written to the parameter since, for example by load_state_dict(), are taken from it.
+        """
         parameter, master = self.parameter.detach(), self.master.detach()
         if parameter._version != self._version:
             master.copy_(torch.where(master.to(parameter.dtype) == parameter, master, parameter.float()))
@@ -99,7 +102,7 @@ class _Pair:
         return master
 
     def load(self, saved: torch.Tensor) -> None:
-        """What the parameter is not, once it is rounded, is not taken."""
+        """Takes the saved weights. Elements that do not round to the parameter are taken from the parameter at the next use."""
         self.master.detach().copy_(saved)
         self._version = -1
 

@@ -1,1 +1,1 @@
-"""Buckets of gradients and their schedule: what crosses when, and the results that are still on their way."""
+"""Buckets of gradients and their schedule: what is sent when, and the results in transit."""

@@ -1,4 +1,4 @@
-"""A bucket: parameters that cross together, where their step stands, and what they took."""
+"""A bucket: parameters whose gradients are sent together, the progress of their step, and its costs."""
 
 from __future__ import annotations
 
@@ -19,30 +19,30 @@ from sparsesync.torch.schedule.bucketing import Options, Planned
 
 @dataclasses.dataclass
 class MemberUse:
-    """Which members of a bucket have gradients in the step."""
+    """The members of a bucket that have gradients in the step."""
 
     here: list[bool]
-    all_here: torch.Tensor  # what a bucket of dense gradients sends of them where all have some
-    # Says whether any worker used parameters, by their indices, where rows of gradients are sent. None: once results are written,
-    # `undecided` lists the members that the rows of the result say nothing of.
+    all_here: torch.Tensor  # flags that a bucket of dense gradients sends if all members have gradients
+    # Returns whether any worker used parameters, by their indices; for gradients that are sent as rows. If None, `undecided` lists the
+    # members whose result does not show that, once results are written.
     ask: Callable[[Sequence[int]], Sequence[bool]] | None = None
-    anywhere: Sequence[bool] | None = None  # what `ask` said of the step
+    anywhere: Sequence[bool] | None = None  # result of `ask` in this step
     undecided: list[int] = dataclasses.field(default_factory=list)
 
 
 @dataclasses.dataclass
 class Totals:
-    """What a bucket took so far."""
+    """Costs of a bucket so far."""
 
     steps: int = 0
-    waited_s: float = 0.0  # that the program stood still for it
+    waited_s: float = 0.0  # seconds that the program waited for the bucket
     non_finite: int = 0
 
 
 class Bucket:
-    """Registered at a session, by all workers between the same steps.
+    """A bucket that is registered with a session. All workers make it between the same steps.
 
-    Raises AgreementError where workers differ; what Session.register_bucket raises.
+    Raises AgreementError if workers differ, and the errors of Session.register_bucket.
     """
 
     def __init__(
@@ -61,8 +61,8 @@ class Bucket:
         self.use = MemberUse([True] * len(planned.members), ones)
         self._session = session
         self._device = device
-        self._versions: list[tuple[torch.Tensor, int] | None] = []  # of gradients, as they were submitted
-        self._tickets: tuple[_native.Ticket, _native.Ticket] | None = None  # of reduce and gather
+        self._versions: list[tuple[torch.Tensor, int] | None] = []  # versions of the submitted gradients
+        self._tickets: tuple[_native.Ticket, _native.Ticket] | None = None  # reduce and gather
         self._totals = Totals()
         self._scheme_option = options.scheme
         tensors, scheme, wire = self._crossing(options, dense_scheme)
@@ -78,16 +78,16 @@ class Bucket:
             )
 
     def _crossing(self, options: Options, dense_scheme: str) -> tuple[list[_native.TensorSpec], str, str | None]:
-        """What it is registered with: tensors, their scheme, and the type that their values cross as."""
+        """Returns the tensors to register, their scheme, and the type of their values in messages."""
         tensors = [each.spec(self.planned.kind) for each in self.planned.members]
         dtype = tensors[0].dtype
         wire = options.wire if dtype in ("f32", "f64") else None
         scheme = options.scheme
         if self.planned.kind is Kind.DENSE:
             if not scheme.startswith("dense_"):
-                scheme = dense_scheme if wire in (None, dtype) else "dense_ring"  # a network's own sums are as wide as ever
-            # Of a width that the others have not, a row space of its own: what it says is no part of a norm. But the network
-            # would sum that by itself.
+                scheme = dense_scheme if wire in (None, dtype) else "dense_ring"  # dense_native ignores the wire type
+            # Their width differs from that of the gradients, so the flags get a separate row space and are not part of a norm. The
+            # network's all-reduce (dense_native) does not need this.
             alone = scheme != "dense_native"
             rows, width = (1, 1 + len(tensors)) if alone else (len(tensors), 1)
             self.use.all_here = self.use.all_here.new_ones(rows, width)
@@ -96,19 +96,20 @@ class Bucket:
 
     @property
     def gradient_tensors(self) -> int:
-        """How many of its first tensors are gradients."""
+        """The number of leading tensors that are gradients."""
         return len(self.planned.members)
 
     @property
     def submitted(self) -> bool:
-        """Whether a step of it is under way."""
+        """Whether a step of the bucket is running."""
         return self._tickets is not None
 
     def submit(self, streams: Iterable[int] = (), copies: Mapping[int, torch.Tensor] = types.MappingProxyType({})) -> list[Submitted]:
-        """Starts the step with the gradients that its parameters have; returns them as they cross.
+        """Starts the step with the current gradients of the parameters. Returns the gradients as they are sent.
 
-        streams: that wrote them, beside the one that torch works in. copies: gradients of parameters, by index, in the place of those
-        that the parameters have by now."""
+        streams: streams that wrote them, besides torch's current one. copies: gradients to send instead of the current
+        ones, by the index of the parameter.
+        """
         kind, members = self.planned.kind, self.planned.members
         gradients = [copies.get(member.index, member.parameter.grad) for member in members]
         given = [submitted(gradient, kind) for gradient in gradients]
@@ -120,14 +121,14 @@ class Bucket:
         return given
 
     def _start(self, given: Sequence[Submitted], streams: Sequence[int]) -> _native.Ticket:
-        """The reduce of a step."""
+        """Starts the reduce phase of a step."""
         crossing = [handed_over(gradient, self._device) for gradient in given]
         if self.planned.kind is Kind.DENSE:
             crossing.append(handed_over(self._flags(), self._device))
         return self._session.reduce(self.number, crossing, streams)
 
     def _flags(self) -> torch.Tensor:
-        """Which parameters are used here. Made on the device: a copy from the host would wait for it."""
+        """Returns which parameters have gradients here. The tensor is made on the device, because a copy from the host would block."""
         if all(self.use.here):
             return self.use.all_here
         flags = self.use.all_here.clone()
@@ -138,36 +139,40 @@ class Bucket:
         return flags
 
     def keep_squares(self, place: torch.Tensor) -> None:
-        """Between steps: from now on this worker's squares are added up there, once sums are made."""
+        """Adds this worker's squares to ``place`` once sums are made, from now on. Call it between steps."""
         if self._scheme != "dense_native":
             self._session.keep_squares(self.number, self.gradient_tensors, self._device.view(place))
 
     def has_squares(self) -> bool:
-        """Whether they are there of the last step, which may be waited for. The same on all workers."""
+        """Returns whether the squares of the last step are available, which may wait for it. The result is the same on all workers."""
         if self._tickets is not None:
             with self._naming():
                 self._session.wait(self._tickets[0])
         return self._session.has_squares(self.number)
 
     def wait(self) -> None:
-        """Waits for the step. Raises what it ended with: refusals, which all workers know of, are raised here alone. What a signal's
-        handler raises ends the wait, which may be repeated."""
+        """Waits for the step, and raises its error. Only here are refusals raised, which all workers know of.
+
+        An exception from a signal handler ends the wait, which may be repeated.
+        """
         self._wait()
         if self.use.ask is not None:
-            # Also where all are used here: what is waited for decides whether the step counts, and is the same on all workers.
+            # Asked even if all are used here: every worker must wait for the same results, which decide whether the step counts.
             self.use.anywhere = self.use.ask([member.index for member in self.planned.members])
 
     def finish(self, scale: float = 1.0) -> None:
-        """Makes the result of the step that was waited for, times `scale`, the gradients of the parameters."""
+        """Writes the result of the step, times ``scale``, to the gradients of the parameters. Call it after wait()."""
         self._expect_unchanged()
         with torch.profiler.record_function(f"sparsesync::write {self.planned.name()}"), torch.no_grad():
             self._write(scale)
         self._totals.non_finite += self._session.non_finite(self.number)
 
     def drop(self, stays_owed: bool) -> None:
-        """Waits, if results are not taken yet, and leaves the parameters without gradients: the step is skipped.
+        """Skips the step: waits if results are not taken yet, and leaves the parameters without gradients.
 
-        stays_owed: what a sparsifier has sent is owed; else not even its gradients are, and results must not be taken."""
+        stays_owed: elements that a sparsifier sent return to its residual. False: even its gradients are dropped, and
+        results must not be taken.
+        """
         try:
             self._wait()
         finally:
@@ -177,7 +182,7 @@ class Bucket:
 
     def _wait(self) -> None:
         if self._tickets is None:
-            return  # it was waited for
+            return  # already waited for
         began = time.perf_counter()
         with torch.profiler.record_function(f"sparsesync::wait {self.planned.name()}"), self._naming():
             try:
@@ -190,33 +195,35 @@ class Bucket:
         self._totals.steps += 1
 
     def _expect_unchanged(self) -> None:
-        """Raises OrderError naming a parameter whose gradient the program changed once it was submitted: it is not known what of the
-        change was sent."""
-        versions, self._versions = self._versions, []  # looked at once: results that are written change gradients, too
+        """Raises OrderError if the program changed a gradient after it was submitted: part of the change may have been sent."""
+        versions, self._versions = self._versions, []  # checked once, because writing results changes gradients, too
         for member, held in zip(self.planned.members, versions, strict=False):
             if held is not None and held[0]._version != held[1]:
                 raise _native.OrderError(
-                    f"parameter '{member.name}': its gradient was changed in place while workers exchanged it, such as by a hook of "
-                    "another parameter: change it in a hook of its own, or after backward()"
+                    f"parameter '{member.name}': its gradient was changed in place while workers exchanged it, for example by a hook of "
+                    "another parameter: change it in a hook of this parameter, or after backward()"
                 )
 
     def _write(self, scale: float) -> None:
         used = self._used_by_any()
         self.use.undecided = [place for place, is_used in enumerate(used) if is_used is None]
         for place, is_used in enumerate(used):
-            if is_used:  # else the gradient stays as it is
+            if is_used:  # otherwise the gradient stays as it is
                 self.write_result(place, scale)
 
     def write_result(self, place: int, scale: float) -> None:
-        """Makes the result times `scale` the gradient of one member."""
+        """Writes the result, times ``scale``, to the gradient of one member."""
         member = self.planned.members[place]
         write_back(Result(self._session, self.number, place, self._device), member, self.planned.kind)
         if scale != 1 and member.parameter.grad is not None:
             member.parameter.grad.mul_(scale)
 
     def _used_by_any(self) -> Sequence[bool | None]:
-        """Returns whether some worker used each member; None where the result does not say. A result with rows is of a parameter that
-        was used. One without rows is of a parameter that was not used, or whose gradients were zero."""
+        """Returns whether any worker used each member; None if the result does not show it.
+
+        A parameter whose result has rows was used. If it has none, the parameter was not used, or its gradients were
+        zero.
+        """
         if self.planned.kind is Kind.DENSE:
             return self.use.here if all(self.use.here) else self._flags_of_any()
         if self.use.anywhere is None:
@@ -229,11 +236,11 @@ class Bucket:
         return [bool(flag) for flag in flags.reshape(-1)[: len(self.use.here)]]
 
     def release(self) -> None:
-        """Between steps, all workers: gives up what it has at the session. Its results were taken."""
+        """Releases the bucket at the session. All workers call it between steps, after its results were taken."""
         self._session.release_bucket(self.number)
 
     def statistics(self) -> dict[str, Any]:
-        """What each of its parameters is told of; bytes and seconds are the bucket's."""
+        """Returns the statistics entry of each of its parameters. Bytes and seconds are those of the whole bucket."""
         use = self._session.use(self.number)
         choice = self._session.choice(self.number)
         return {
@@ -257,7 +264,7 @@ class Bucket:
         if self._scheme_option != "auto":
             return "given"
         expected: dict[str, float] = {}
-        for candidate in choice["expected"]:  # best first; a scheme may stand there in several ways
+        for candidate in choice["expected"]:  # best first; a scheme may be listed in several variants
             expected.setdefault(candidate["scheme"], candidate["seconds"])
         if not expected:
             return "auto has not chosen yet"
@@ -266,7 +273,7 @@ class Bucket:
 
     @contextlib.contextmanager
     def _naming(self) -> Iterator[None]:
-        """Errors within name the parameters that they are about."""
+        """Adds the names of the parameters to errors raised within the context."""
         try:
             yield
         except _native.Error as error:

@@ -1,4 +1,4 @@
-"""Which parameters cross together, and in which order: learned from the first backward pass, the same on all workers."""
+"""Assignment of parameters to buckets, and their order: learned from the first backward pass, the same on all workers."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from sparsesync import _native
 from sparsesync.torch.gradients import Kind, Synchronized, nonzero_rows
 from sparsesync.torch.sparsify.sparsifiers import CoarseGrained, Sparsifier
 
-# Of a dense gradient's rows: from here on it is not worth telling which are not zero.
+# A dense gradient with a larger share of nonzero rows is sent whole: row indices would not pay off.
 MOST_ROWS = 0.5
-# Elements of a dense gradient that rows are looked for in.
+# Smaller dense gradients, in elements, are not searched for zero rows.
 LEAST_ELEMENTS = 1 << 14
 _MIB = 1 << 20
 _TORCHS_OWN_MIB = 25
@@ -24,12 +24,12 @@ _TORCHS_OWN_MIB = 25
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """How gradients are made equal; the same on all workers."""
+    """Options of synchronization; the same on all workers."""
 
-    scheme: str  # of those of which few rows are not zero
+    scheme: str  # for gradients with few nonzero rows
     gradient: str  # mean or sum
     wire: str | None
-    bucket_cap_mb: float | None  # MiB that a bucket is full with; None: as the schedule has it
+    bucket_cap_mb: float | None  # capacity of a bucket in MiB; None: chosen by the schedule
     schedule: str = "lazy"
     sparsifier: Sparsifier | None = None
 
@@ -49,31 +49,31 @@ class Options:
 
     @property
     def full_bytes(self) -> float | None:
-        """What a bucket is full with; None: what the planner finds the best, once it has measured."""
+        """The capacity of a bucket in bytes; None: the planner chooses it after measuring."""
         if self.bucket_cap_mb is not None:
-            return max(1, self.bucket_cap_mb * _MIB)  # of 0: each gradient alone
+            return max(1, self.bucket_cap_mb * _MIB)  # 0 MiB: one gradient per bucket
         return _TORCHS_OWN_MIB * _MIB if self.schedule == "lazy" else None
 
     @property
     def first_bytes(self) -> float | None:
-        """The same of the first bucket, as torch's own has it: so that something is under way early."""
+        """The capacity of the first bucket. As in torch, it is smaller, so that communication starts early."""
         full = self.full_bytes
         return None if full is None else min(full, _MIB)
 
     @property
     def measures(self) -> bool:
-        """Whether passes are measured, and schedules planned by them."""
+        """Whether passes are measured to plan schedules."""
         return not (self.schedule == "lazy" and self.full_bytes is not None)
 
 
 @dataclasses.dataclass
 class Observed:
-    """What one worker's first backward pass showed."""
+    """Observations of one worker in its first backward pass."""
 
-    order: list[int]  # parameters, as their gradients became ready
+    order: list[int]  # parameters in the order in which their gradients became ready
     kinds: dict[int, Kind]
-    touched: dict[int, float]  # of a parameter's rows, the share that some element is not zero in
-    untold: list[int]  # parameters that touch rows here which no embedding was asked for
+    touched: dict[int, float]  # share of each parameter's rows that have a nonzero element
+    untold: list[int]  # parameters whose gradients touch rows that no embedding looked up here
 
     def packed(self) -> bytes:
         return json.dumps([self.order, list(self.kinds.items()), list(self.touched.items()), self.untold]).encode()
@@ -85,7 +85,7 @@ class Observed:
 
 
 def observe(parameters: Sequence[Synchronized], order: Iterable[int], untold: list[int]) -> Observed:
-    """Looks at the gradients that are there."""
+    """Inspects the current gradients."""
     kinds: dict[int, Kind] = {}
     touched: dict[int, float] = {}
     for each in parameters:
@@ -104,7 +104,7 @@ def observe(parameters: Sequence[Synchronized], order: Iterable[int], untold: li
 
 
 def tell(session: _native.Session, own: Observed) -> list[Observed]:
-    """Between steps, all workers: what each of them saw, by rank."""
+    """Exchanges observations. Returns those of all workers, by rank. All workers call it between steps."""
     return [Observed.unpacked(text) for text in session.all_gather(own.packed())]
 
 
@@ -130,8 +130,11 @@ def kinds_of(
     sparse_by_module: frozenset[int],
     sparsifier: Sparsifier | None = None,
 ) -> dict[int, Kind]:
-    """One kind for each parameter, from what all workers saw: what any of them saw whole is dense, and made sparse where a
-    sparsifier takes it. Raises InputError where one is told to take what is sparse already."""
+    """Returns one kind for each parameter, from the observations of all workers.
+
+    A gradient that is dense on any worker is sent whole, or sparsified if the sparsifier takes it. Raises InputError if
+    the sparsifier names a parameter whose gradient is sparse.
+    """
     strictness = (Kind.DENSE, Kind.SPARSE, Kind.ROWS)
     kinds: dict[int, Kind] = {}
     for each in parameters:
@@ -150,7 +153,10 @@ def kinds_of(
 
 
 def order_of(parameters: Sequence[Synchronized], seen: Sequence[Observed]) -> list[Synchronized]:
-    """As gradients became ready on worker 0; then what others saw; what nobody saw, last."""
+    """Returns the parameters in the order in which gradients became ready on worker 0.
+
+    Parameters that only other workers saw follow, and those that no worker saw come last.
+    """
     order = dict.fromkeys(index for observed in seen for index in observed.order)
     order.update(dict.fromkeys(each.index for each in reversed(parameters)))
     by_index = {each.index: each for each in parameters}
@@ -159,27 +165,30 @@ def order_of(parameters: Sequence[Synchronized], seen: Sequence[Observed]) -> li
 
 @dataclasses.dataclass(frozen=True)
 class Layers:
-    """Parameters as schedules have them: in the order of the forward pass, so the one whose gradient was ready last is the first."""
+    """Parameters in the order of the forward pass, as schedules use them: the parameter whose gradient was ready last is first."""
 
     members: tuple[Synchronized, ...]
-    kinds: dict[int, Kind]  # of each parameter, by its place
-    touched: dict[int, float]  # of a parameter's rows the share that some worker touched the most of
-    untold: frozenset[int]  # parameters that touch rows somewhere which no embedding was asked for
+    kinds: dict[int, Kind]  # kind of each parameter, by its index
+    touched: dict[int, float]  # largest share of a parameter's rows that a worker touched
+    untold: frozenset[int]  # parameters whose gradients touch rows that no embedding looked up, on any worker
     sparsifier: Sparsifier | None = None
 
     @functools.cached_property
     def layer_of(self) -> dict[int, int]:
-        """The layer of each parameter, by its place in the module."""
+        """The layer of each parameter, by its index in the module."""
         return {member.index: layer for layer, member in enumerate(self.members)}
 
     def reordered(self, ready: Sequence[int]) -> list[int] | None:
-        """Parameters in the order of their gradients, where that is another one now. ready: those that were seen, as they came."""
+        """Returns the parameters in the new order of their gradients, or None if the order is unchanged.
+
+        ready: the parameters that got gradients, in that order.
+        """
         old = [each.index for each in reversed(self.members)]
         seen = set(ready)
         if [index for index in old if index in seen] == list(ready):
             return None
         order: list[int] = []
-        behind: dict[int | None, list[int]] = {}  # those that were not seen, by the one that was before them
+        behind: dict[int | None, list[int]] = {}  # parameters without a gradient, by the parameter that they follow
         last: int | None = None
         for index in old:
             if index in seen:
@@ -192,12 +201,15 @@ class Layers:
         return order
 
     def in_order(self, order: Sequence[int]) -> Layers:
-        """The same, whose gradients become ready in this order."""
+        """Returns the same layers for another order of gradients."""
         by_index = {each.index: each for each in self.members}
         return dataclasses.replace(self, members=tuple(by_index[index] for index in reversed(order)))
 
     def native(self, seconds: Mapping[int, tuple[float, float]] = types.MappingProxyType({})) -> list[_native.Layer]:
-        """Neighbours of one kind and dtype may share a bucket. seconds: of the passes of parameters, where they are known."""
+        """Returns the layers for the planner. Neighbours of one kind and dtype may share a bucket.
+
+        seconds: seconds of the forward and backward pass of each parameter, if known.
+        """
         groups: dict[tuple[Kind, torch.dtype], int] = {}
         layers = []
         for each in self.members:
@@ -224,7 +236,10 @@ class Layers:
         return layers
 
     def planned(self, buckets: Sequence[tuple[int, int]]) -> list[Planned]:
-        """Buckets of a schedule: first and last layer of each. Members stand in the order of their gradients."""
+        """Returns the buckets of a schedule. Members are in the order of their gradients.
+
+        buckets: the first and the last layer of each.
+        """
         return [
             Planned(self.kinds[self.members[last].index], tuple(reversed(self.members[first : last + 1])))
             for first, last in buckets
@@ -237,7 +252,7 @@ def layers_of(
     sparse_by_module: frozenset[int],
     sparsifier: Sparsifier | None = None,
 ) -> Layers:
-    """What all workers saw in their first backward pass, the same on all of them."""
+    """Combines the observations of all workers in their first backward pass. The result is the same on all of them."""
     touched: dict[int, float] = {}
     for observed in seen:
         for index, share in observed.touched.items():
@@ -252,7 +267,7 @@ def layers_of(
 
 
 def sparse_parameters(module: torch.nn.Module) -> set[torch.Tensor]:
-    """Those that torch's own modules make sparse gradients of."""
+    """Returns the parameters for which torch's modules make sparse gradients."""
     return {
         each.weight
         for each in module.modules()
@@ -267,7 +282,7 @@ def statement(
     announce: bool,
     broadcast_buffers: bool,
 ) -> list[tuple[str, str]]:
-    """What all workers must have alike, as Session.agree takes it."""
+    """Returns the properties that must be equal on all workers, in the form that Session.agree takes."""
     stated = [
         ("scheme", options.scheme),
         ("gradient", options.gradient),

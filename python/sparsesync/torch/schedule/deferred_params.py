@@ -1,17 +1,18 @@
-"""Parameters whose gradients still cross: whoever uses one waits for it first.
+"""Parameters whose gradients are still in transit: any use of such a parameter waits for its gradient.
 
-A schedule may gather sums under the next forward pass. Until then a parameter has an old gradient, and an old weight. Nothing tells
-which line of a program uses it first: a layer, an optimizer, `print(weight)`.
+A schedule may gather sums under the next forward pass. Until then a parameter has its old gradient and its old weight.
+The first use may be anywhere in the program: in a layer, an optimizer, or `print(weight)`.
 
-mark() therefore swaps `parameter.__class__` for a class that derives from Pending and from the parameter's own class.
-torch hands every operation on such an object to `Pending.__torch_function__`. That calls finish() first: it waits for the gather,
-writes the gradient, makes the deferred optimizer step, and calls unmark(). unmark() puts the own class back. The operation then
-runs on a plain parameter.
+mark() therefore swaps `parameter.__class__` for a class that derives from Pending and from the parameter's original
+class. torch hands every operation on such an object to `Pending.__torch_function__`. That calls finish() first: it
+waits for the gather, writes the gradient, makes the deferred optimizer step, and calls unmark(). unmark() restores the
+original class. The operation then runs on a plain parameter.
 
-The object stays the same: modules, optimizers and programs hold references to it, so a proxy or a copy could not stand in for it.
-Operations that read neither values nor gradients, such as `shape`, do not wait: _harmless() lists them. Copying and pickling wait.
-Python allows the swap because the derived class adds no slots. Code in C++ that bypasses __torch_function__, such as autograd and a
-ScriptModule, does not see it: the hooks that a Synchronizer registers, and its begin_forward(), wait there.
+The object stays the same: modules, optimizers and programs hold references to it, so a proxy or a copy could not
+replace it. Operations that read neither values nor gradients, such as `shape`, do not wait: _harmless() lists them.
+Copying and pickling wait. Python allows the swap because the derived class adds no slots. C++ code that bypasses
+__torch_function__, such as autograd and a ScriptModule, does not see it: the hooks that a Synchronizer registers, and
+its begin_forward(), wait there.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ _FINISH = "_sparsesync_finish"
 
 
 class Pending:
-    """Of a parameter, beside its own class: any use of its values, or of its gradient, first has its results taken."""
+    """Base class of a marked parameter: any use of its values or its gradient first takes its results."""
 
     @classmethod
     def __torch_function__(
@@ -50,7 +51,7 @@ class Pending:
 
 
 def mark(parameter: torch.nn.Parameter, owner: object, finish: Callable[[], None]) -> None:
-    """Marks a parameter. If another owner has marked it, as several wrapped modules share it, its results are taken first.
+    """Marks a parameter. If another wrapper that shares it has marked it, its results are taken first.
 
     finish: takes the parameter's results, and unmarks it.
     """
@@ -72,7 +73,7 @@ def is_marked(parameter: torch.nn.Parameter, owner: object) -> bool:
 
 
 def finish(parameter: Any) -> None:
-    """Has the results of a parameter taken that is marked."""
+    """Takes the results of a marked parameter."""
     getattr(parameter, _FINISH)[1]()
 
 
@@ -83,7 +84,7 @@ def _pending_class(of: type) -> type:
 
 @functools.cache
 def _harmless() -> frozenset[Any]:
-    """What asks for neither values nor gradients."""
+    """Returns the operations that read neither values nor gradients."""
     tensor = torch.Tensor
     properties = (
         "device dtype grad_fn is_cpu is_cuda is_leaf is_meta is_mkldnn is_nested is_quantized is_sparse itemsize layout nbytes ndim "

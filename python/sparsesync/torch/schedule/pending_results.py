@@ -1,4 +1,4 @@
-"""Results of the step under way: which are not taken yet, and what is to be done with gradients once they are there."""
+"""Results of the current step that are not taken yet, and actions that wait for gradients."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sparsesync import _native
 from sparsesync.torch.schedule import deferred_params
 from sparsesync.torch.schedule.bucket import Bucket
 
-# After these the next step works: all workers know of them.
+# After these errors the next step works: they are raised on all workers.
 OF_ONE_STEP = (_native.InputError, _native.BudgetError, _native.DeviceMemoryError, _native.RefusedError)
 
 Action = Callable[[Sequence[torch.nn.Parameter]], None]
@@ -23,18 +23,18 @@ class PendingResults:
 
     def __init__(self) -> None:
         self._scale = 1.0
-        self._pending: dict[Bucket, None] = {}  # not taken, in the order in which they cross
-        self._actions: list[Action] = []  # what is to be done with their parameters
-        # The gradient of each parameter that was taken, by the parameter's id(), and its version. None: nobody asks for it.
+        self._pending: dict[Bucket, None] = {}  # buckets whose results are not taken, in the order of their gathers
+        self._actions: list[Action] = []  # deferred actions for their parameters
+        # The gradient of each parameter that was taken, with its version, by the parameter's id(). None: not recorded.
         self._left: dict[int, tuple[weakref.ref[torch.Tensor] | None, int]] | None = None
 
     @property
     def pending(self) -> list[Bucket]:
-        """Buckets whose results are not taken, in the order in which they cross."""
+        """The buckets whose results are not taken, in the order of their gathers."""
         return list(self._pending)
 
     def begin(self, buckets: Iterable[Bucket], scale: float) -> None:
-        """All these are submitted. scale: what their results are multiplied by as they are taken."""
+        """Begins with buckets that were all submitted. scale: factor for results as they are taken."""
         self._scale = scale
         self._pending = dict.fromkeys(buckets)
         self._actions.clear()
@@ -42,29 +42,29 @@ class PendingResults:
             self._left.clear()
 
     def mark(self) -> None:
-        """From now on who uses a parameter waits for its results first."""
+        """Marks the parameters, so that any use of one waits for its results."""
         for bucket in self._pending:
             self._mark(bucket)
 
     def take_all(self) -> None:
-        """Waits for all, makes them gradients, and does all that was asked for."""
+        """Waits for all results, writes them to gradients, and runs the deferred actions."""
         for bucket in self.pending:
             self._take(bucket)
 
     def take(self, bucket: Bucket) -> None:
-        """The same of a bucket, if it is not taken yet."""
+        """Takes the results of one bucket, unless they were taken."""
         if bucket in self._pending:
             self._take(bucket)
 
     def leave(self) -> None:
-        """Nobody waits any more for what is not taken, and nothing is done with it."""
+        """Drops results that are not taken, and their deferred actions."""
         for bucket in self._pending:
             _unmark(bucket)
         self._pending = {}
         self._actions.clear()
 
     def once_there(self, parameters: Iterable[torch.nn.Parameter], action: Action) -> None:
-        """Does something with parameters: now, or with those whose gradients still cross once they are there."""
+        """Runs an action on parameters: now, or once their gradients arrive."""
         here, later = [], False
         for each in parameters:
             if deferred_params.is_marked(each, self):
@@ -79,12 +79,14 @@ class PendingResults:
             self._actions.append(action)
 
     def watch(self) -> None:
-        """From the next step on are_unchanged() is asked for."""
+        """Records gradients from the next step on, for are_unchanged()."""
         self._left = self._left or {}
 
     def are_unchanged(self, parameters: Iterable[torch.nn.Parameter]) -> bool:
-        """Whether nobody else has changed gradients since they were taken: to read them is no change. The same on all workers where
-        these change gradients alike."""
+        """Returns whether the program has not changed gradients since they were taken; reading is not a change.
+
+        The result is the same on all workers if they change gradients in the same way.
+        """
         return all(deferred_params.is_marked(each, self) or self._is_unchanged(each) for each in parameters)
 
     def _is_unchanged(self, parameter: torch.nn.Parameter) -> bool:
@@ -107,30 +109,30 @@ class PendingResults:
             deferred_params.mark(each.parameter, self, functools.partial(self._take, bucket))
 
     def _take(self, bucket: Bucket) -> None:
-        # Whoever happens to use a parameter first: gradients and updates are not its pass's.
+        # The first use may be within inference mode or autocast, which must not affect gradients and updates.
         device = bucket.planned.device.type
         with torch.inference_mode(False), torch.autocast(device, enabled=False):
             try:
-                bucket.wait()  # what a signal's handler raises leaves the bucket pending: it may be taken later
+                bucket.wait()  # an exception from a signal handler leaves the bucket pending: it may be taken later
             except OF_ONE_STEP:
                 self._begin_take(bucket)
-                bucket.drop(stays_owed=True)  # on all workers
+                bucket.drop(stays_owed=True)  # every worker does so
                 raise
             except _native.Error:
                 self.leave()  # the session is over: the other results will not come either
                 raise
             if bucket not in self._pending:
-                return  # a signal's handler took it meanwhile
+                return  # a signal handler took it meanwhile
             actions = self._begin_take(bucket)
             try:
                 bucket.finish(self._scale)
             except (_native.Error, RuntimeError, MemoryError) as error:
                 self.leave()
                 if isinstance(error, OF_ONE_STEP):
-                    said = f"{error}: this worker cannot take a step that the others have: load a checkpoint on all"
+                    said = f"{error}: this worker cannot use a step that the others used: load a checkpoint on all workers"
                     raise _native.Error(said) from error
                 raise
-            except BaseException:  # of a signal's handler
+            except BaseException:  # raised by a signal handler
                 self._pending = {bucket: None, **self._pending}
                 self._actions = actions
                 self._mark(bucket)
@@ -141,8 +143,8 @@ class PendingResults:
             self._note(parameters)
 
     def _begin_take(self, bucket: Bucket) -> list[Action]:
-        """Returns what is to be done with the bucket's parameters. They may be used from now on."""
-        self._pending.pop(bucket, None)  # a signal's handler may have taken it
+        """Unmarks the bucket's parameters. Returns the actions to run on them."""
+        self._pending.pop(bucket, None)  # a signal handler may have taken it
         _unmark(bucket)
         actions = list(self._actions)
         if not self._pending:

@@ -1,5 +1,7 @@
-"""A few numbers that are added up over workers behind the gradients of each step: the workers that use a parameter, the sums of squares
-that a norm is made of, and what else asks for it."""
+"""Sums of a few numbers over all workers, sent after the gradients of each step.
+
+They count the workers that use a parameter, and sum squares for norms.
+"""
 
 from __future__ import annotations
 
@@ -15,27 +17,27 @@ from sparsesync.torch.schedule.bucket import Bucket
 
 
 class ScalarAllReduce:
-    """A bucket of its own, whose phases stand behind the last gradients' reduce. All workers make one between the same steps."""
+    """A bucket of numbers whose phases follow the last gradient's reduce. All workers make one between the same steps."""
 
     def __init__(self, session: _native.Session, device: CpuDevice, name: str, size: int, where: torch.device) -> None:
         self._session = session
         self._device = device
-        self.own = torch.zeros(size, dtype=torch.float64, device=where)  # this worker's, of the step
+        self.own = torch.zeros(size, dtype=torch.float64, device=where)  # this worker's numbers of the step
         spec = _native.TensorSpec(name, size, 1, "f64")
         self.number = session.register_bucket(name, [spec], "dense_ring")
         self._tickets: tuple[_native.Ticket, _native.Ticket] | None = None
 
     @property
     def submitted(self) -> bool:
-        """Whether there is a step whose sums can be asked for."""
+        """Whether sums of a step can be requested."""
         return self._tickets is not None
 
     def view(self, begin: int, end: int) -> Any:
-        """A part of this worker's as the library takes it."""
+        """Returns a range of this worker's numbers in the form that the library takes."""
         return self._device.view(self.own[begin:end])
 
     def submit(self) -> None:
-        """Once a step."""
+        """Sends the numbers. Call it once per step."""
         reduced = self._session.reduce(self.number, [self._device.view(self.own)], [self._device.stream()])
         self._tickets = (reduced, self._session.gather(self.number))
 
@@ -52,47 +54,54 @@ class ScalarAllReduce:
         return sums
 
     def forget(self) -> None:
-        """Between steps: no sums of a step can be asked for until the next one is submitted. Waits for those under way."""
+        """Drops the sums of the last step, between steps. Waits for those in transit."""
         wait_for_step(self._session, self._tickets or ())
         self._tickets = None
 
     def release(self) -> None:
-        """Between steps, all workers."""
+        """Releases the bucket. All workers call it between steps."""
         self.forget()
         self._session.release_bucket(self.number)
 
 
 class Norm:
-    """Sums of squares of what workers own once sums are made, a number for each bucket. They cross as one more bucket, behind the
-    last sums. All workers make one, between the same steps."""
+    """Sums of squares over the partitions that workers own after the reduce phase, one number per bucket.
+
+    They are sent as one more bucket, after the last sums. All workers make one, between the same steps.
+    """
 
     def __init__(self, session: _native.Session, device: CpuDevice, where: torch.device, most: int) -> None:
-        """most: buckets that there may be."""
+        """Registers the bucket. most: largest number of buckets to watch."""
         self._squares = ScalarAllReduce(session, device, "(sums of squares)", most, where)
         self.number = self._squares.number
 
     def watch(self, buckets: Sequence[Bucket]) -> None:
-        """Between steps: there are these buckets now, without a step."""
+        """Collects squares of these buckets from now on. Call it between steps."""
         self._squares.forget()
         self._squares.own.zero_()
         for place, bucket in enumerate(buckets):
             bucket.keep_squares(self._squares.own[place : place + 1])
 
     def submit(self) -> None:
-        """Once a step, behind all buckets."""
+        """Sends the squares. Call it once per step, after all buckets."""
         self._squares.submit()
 
     def of(self, buckets: Iterable[Bucket]) -> torch.Tensor | None:
-        """Of the gradients of the step under way, without their being gathered. Nothing, on all workers, where a scheme has no sums
-        before that."""
+        """Returns the norm of the current step's gradients before they are gathered.
+
+        Returns None, on all workers, if a scheme has no sums before the gather phase.
+        """
         if not self._squares.submitted or not all(bucket.has_squares() for bucket in buckets):
             return None
         return self._squares.sums().sum().sqrt()
 
 
 class UsageCounts:
-    """Counts the workers that use each parameter, in every step, behind the last reduce. For results that are taken at different times
-    on different workers, and for announced rows, which a result has whether they are used or not. All workers make one."""
+    """Counts the workers that use each parameter, in every step, after the last reduce. All workers make one.
+
+    It is needed for results that workers take at different times. It is also needed for announced rows, which a result
+    names whether they are used or not.
+    """
 
     def __init__(self, session: _native.Session, device: CpuDevice, buckets: Sequence[Bucket]) -> None:
         members = sorted(each.index for bucket in buckets for each in bucket.planned.members)
@@ -104,7 +113,7 @@ class UsageCounts:
         self.release = self._sums.release
 
     def submit(self, buckets: Iterable[Bucket]) -> None:
-        """Call it once a step, after all buckets were submitted."""
+        """Sends the counts. Call it once per step, after all buckets were submitted."""
         self._sums.own.fill_(1)
         for bucket in buckets:
             for place, each in enumerate(bucket.planned.members):
@@ -122,8 +131,10 @@ class UsageCounts:
 
 
 def ask_all(session: _native.Session, buckets: Iterable[Bucket], scale: float) -> None:
-    """Writes the results that are undecided, once workers have told each other whether they used those parameters. Call it between
-    steps, on all workers. They communicate only where some result is undecided."""
+    """Writes the undecided results after workers exchanged whether they used those parameters.
+
+    Call it between steps, on all workers. They communicate only if some result is undecided.
+    """
     undecided = [(bucket, place) for bucket in buckets for place in bucket.use.undecided]
     if not undecided:
         return

@@ -1,4 +1,4 @@
-"""The schedule of a module's gradients at work: its buckets, where their step stands, and when it is planned anew."""
+"""The schedule of a module's gradients: its buckets, the progress of their step, and replanning."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from sparsesync.torch.schedule.layer_timer import StepTimer
 from sparsesync.torch.schedule.scalar_allreduce import Norm, UsageCounts
 from sparsesync.torch.sparsify.sparsifier_runtime import SparsifierRuntime
 
-# Steps until the order of gradients is looked at again, which then doubles: as plans are reviewed
+# Steps until the order of gradients is checked again. The interval doubles each time, like the reviews of plans
 # (engine/planner/schedule/schedule_planner.cpp).
 _FIRST_LOOK = 7
 _LONGEST_BETWEEN_LOOKS = 1000
@@ -27,7 +27,7 @@ _LONGEST_BETWEEN_LOOKS = 1000
 
 @dataclasses.dataclass
 class OrderClock:
-    """Counts steps until the order of gradients is looked at again, where nothing is planned anew: it may change all the same."""
+    """Counts steps until the order of gradients is checked again. It may change even if nothing is replanned."""
 
     steps: int = 0
     next_look: int = _FIRST_LOOK
@@ -43,23 +43,25 @@ class OrderClock:
 
 
 class Extras:
-    """Buckets that cross behind the last gradients, and are no part of the schedule."""
+    """Buckets that follow the last gradients and are not part of the schedule."""
 
     def __init__(
         self, session: _native.Session, device: CpuDevice, sparsifier: SparsifierRuntime | None, numbers: Sequence[int]
     ) -> None:
-        """numbers: of buckets that somebody else submits, in all steps."""
+        """Starts without counts and norm. numbers: buckets that other objects submit, in all steps."""
         self._session = session
         self._device = device
         self._sparsifier = sparsifier
         self._of_others = tuple(numbers)
         self._of_sparsifier: Sequence[int] = ()
-        self._norm: Norm | None = None  # of gradients that still cross, where somebody asks for it
+        self._norm: Norm | None = None  # norm of gradients in transit, if it was requested
         self._usage: UsageCounts | None = None
 
     def watch(self, buckets: Sequence[Bucket], counts_usage: bool) -> None:
-        """Between steps, all workers: there are these buckets now. counts_usage: whether results alone cannot tell the workers that use
-        a parameter."""
+        """Takes over new buckets. All workers call it between steps.
+
+        counts_usage: results alone do not show which workers use a parameter.
+        """
         if self._sparsifier:
             self._of_sparsifier = self._sparsifier.watch(buckets)
         if self._norm:
@@ -74,9 +76,10 @@ class Extras:
             bucket.use.ask = self._usage.are_used if self._usage else None
 
     def watch_norm(self, buckets: Sequence[Bucket], most: int) -> bool:
-        """Between steps, all workers: from the next step on norm() knows that of gradients that still cross. Returns whether it did not.
+        """Collects the norm of gradients in transit from the next step on. All workers call it between steps.
 
-        most: buckets that there may be."""
+        Returns whether that is new. most: largest number of buckets.
+        """
         if self._norm is not None:
             return False
         self._norm = Norm(self._session, self._device, buckets[0].planned.device, most)
@@ -87,12 +90,12 @@ class Extras:
         return self._norm.of(buckets) if self._norm else None
 
     def numbers(self) -> list[int]:
-        """In the order in which they cross."""
+        """Returns the buckets in the order in which they are sent."""
         of_steps = [sums.number for sums in (self._norm, self._usage) if sums]
         return [*of_steps, *self._of_sparsifier, *self._of_others]
 
     def submit(self, buckets: Sequence[Bucket]) -> None:
-        """Once all buckets are submitted. Those of others, and of the sparsifier, submit themselves."""
+        """Sends norm and counts after all buckets were submitted. Buckets of other objects are submitted by those."""
         if self._norm:
             self._norm.submit()
         if self._usage:
@@ -105,18 +108,18 @@ def _with_rows(buckets: Sequence[Bucket]) -> list[Bucket]:
 
 @dataclasses.dataclass(frozen=True)
 class Planning:
-    """What a schedule is planned for, besides its layers; the same on all workers."""
+    """The inputs of planning besides the layers; the same on all workers."""
 
     options: Options
     dense_scheme: str
-    first_bytes: float | None  # what the first bucket is full with
+    first_bytes: float | None  # capacity of the first bucket
     announce: bool
-    under_forward: bool  # whether forward passes can wait for one bucket after another
+    under_forward: bool  # forward passes can wait for one bucket after another
 
     def planner(
         self, session: _native.Session, layers: Layers, seconds: dict[int, tuple[float, float]]
     ) -> _native.SchedulePlanner:
-        """seconds: of the passes of parameters, by their places in the module, where they are known."""
+        """Makes the planner. seconds: seconds of the passes of each parameter, by its index in the module, if known."""
         options = self.options
         return _native.SchedulePlanner(
             session,
@@ -132,7 +135,7 @@ class Planning:
 
 
 class Schedule:
-    """All workers make one, and end each step, alike."""
+    """The schedule at work. All workers make one, and end each step, in the same order."""
 
     def __init__(
         self,
@@ -144,7 +147,7 @@ class Schedule:
         extra: Sequence[int] = (),
         sparsifier: SparsifierRuntime | None = None,
     ) -> None:
-        """extra: numbers of buckets that cross behind the last gradients, and are no part of the schedule."""
+        """Makes the first buckets. extra: buckets that follow the last gradients and are not part of the schedule."""
         self._session = session
         self._device = device
         self._planning = planning
@@ -160,7 +163,7 @@ class Schedule:
         self._make_buckets()
 
     def _make_buckets(self) -> None:
-        """Those of the planner, in the place of those that there are."""
+        """Replaces the buckets by those of the planner."""
         for bucket in self.buckets:
             if self._sparsifier:
                 self._sparsifier.keep(bucket)
@@ -183,12 +186,12 @@ class Schedule:
         self._session.set_order(order, self._session.step)
 
     def watch_norm(self) -> None:
-        """Between steps, all workers: from the next step on norm() knows that of gradients that still cross."""
+        """Collects the norm of gradients in transit from the next step on. All workers call it between steps."""
         if self._extras.watch_norm(self.buckets, len(self._layers.members)):
             self._set_order()
 
     def norm(self) -> torch.Tensor | None:
-        """Of the gradients of the step under way, without their being gathered. Nothing, on all workers, where it is not known."""
+        """Returns the norm of the current step's gradients before they are gathered; None, on all workers, if it is not known."""
         return self._extras.norm(self.buckets)
 
     @property
@@ -197,11 +200,11 @@ class Schedule:
 
     @property
     def under_forward(self) -> bool:
-        """Whether gathers go on under the next forward pass."""
+        """Whether gathers continue under the next forward pass."""
         return self._planner.under_forward
 
     def bucket_of(self, parameter: int) -> Bucket:
-        """That a parameter, by its place in the module, crosses in."""
+        """Returns the bucket of a parameter, by its index in the module."""
         return self.buckets[self._step.bucket_of(self._layers.layer_of[parameter])]
 
     def layer_of(self, parameter: int) -> int:
@@ -210,10 +213,10 @@ class Schedule:
     def in_order_of_gathers(self) -> list[Bucket]:
         return [self.buckets[bucket] for bucket in self._step.gathers()]
 
-    # ---- A step.
+    # ---- Step
 
     def expect_announcements(self, parameters: Iterable[int]) -> None:
-        """Names the parameters whose rows are known in most forward passes; buckets wait for no others' rows."""
+        """Names the parameters whose rows are known in most forward passes. Buckets wait for the rows of no other parameters."""
         self._step.expect_announcements([self._layers.layer_of[index] for index in parameters])
 
     def begin_forward(self) -> None:
@@ -230,7 +233,7 @@ class Schedule:
         return [self.buckets[bucket] for bucket in self._step.end_forward()]
 
     def ready(self, parameter: int) -> Bucket | None:
-        """A gradient is ready. The bucket that is to be submitted now, if there is one."""
+        """Counts a gradient that is ready. Returns the bucket to submit now, if there is one."""
         layer = self._layers.layer_of[parameter]
         if self.timer.layers:
             self.timer.layers.ready(layer)
@@ -238,19 +241,19 @@ class Schedule:
         return None if complete is None else self.buckets[complete]
 
     def end_backward(self) -> list[Bucket]:
-        """Buckets that are to be submitted now, with what gradients there are."""
+        """Returns the buckets to submit now, with the gradients that exist."""
         return [self.buckets[bucket] for bucket in self._step.end_backward()]
 
     def waits_after_backward(self, needs_all: bool) -> bool:
-        """Returns whether the step waits for its results at once. needs_all: whether they are needed now in any case."""
+        """Returns whether the step waits for its results at once. needs_all: they are needed now in any case."""
         return bool(self._step.waits_after_backward(needs_all))
 
     def submit_numbers(self) -> None:
-        """Submits what is summed beside gradients, once all buckets are submitted."""
+        """Sends the sums that accompany the gradients, after all buckets were submitted."""
         self._extras.submit(self.buckets)
 
     def end_step(self) -> bool:
-        """Everything is submitted. Whether a review is due."""
+        """Ends a step after everything was submitted. Returns whether a review is due."""
         self._order_clock.end_step()
         self.timer.end_step(time.perf_counter())
         if self._plans and self.timer.passes:
@@ -259,19 +262,20 @@ class Schedule:
 
     @property
     def _plans(self) -> bool:
-        """Whether schedules are planned by what passes take."""
+        """Whether schedules are planned from measured passes."""
         return self._planning.options.measures
 
     def measure(self) -> None:
-        """From the next step on passes are measured, whether schedules are planned by them or not."""
+        """Measures passes from the next step on, whether or not schedules are planned from them."""
         if self.timer.layers is None:
             self.timer.measure(len(self._layers.members))
 
     def review(self, ready: Sequence[int]) -> bool:
-        """Between steps, all workers, when all results were taken: plans anew. Whether there are other buckets now.
+        """Replans. All workers call it between steps, after all results were taken. Returns whether the buckets changed.
 
-        ready: parameters, as their gradients became ready in the last step."""
-        self.timer.pause()  # a step that is planned behind is like no other
+        ready: the parameters in the order in which their gradients became ready in the last step.
+        """
+        self.timer.pause()  # planning follows this step, so its duration is not typical
         if self._learn_order(ready):
             return True
         if not self._plans:
@@ -284,8 +288,10 @@ class Schedule:
         return True
 
     def _learn_order(self, ready: Sequence[int]) -> bool:
-        """Makes layers of the order in which worker 0 saw gradients become ready, where that has changed. Those that it did not see
-        stay behind the ones that they followed."""
+        """Reorders layers if gradients became ready in another order on worker 0. Returns whether they were reordered.
+
+        Parameters without a gradient keep their position after the parameter that they followed.
+        """
         own = self._layers.reordered(ready) if self._session.rank == 0 else None
         told = self._session.all_gather(json.dumps(own).encode() if own else b"")[0]
         if not told:
@@ -303,8 +309,11 @@ class Schedule:
         return True
 
     def observed(self) -> dict[int, tuple[float, float]]:
-        """Between steps, when all results were taken: of each layer of which rows cross those that this worker touched in the last
-        step, and those of all workers. Rows of tensors alike are known together: each has its share by what was first seen of it."""
+        """Returns the rows that this worker and all workers together touched in the last step, for each layer that is sent as rows.
+
+        Call it between steps after all results were taken. Rows of tensors in one row space are counted together, and
+        each layer gets the share that was first observed.
+        """
         found = {}
         for number, bucket in enumerate(self.buckets):
             if bucket.planned.kind.has_rows:
@@ -312,16 +321,16 @@ class Schedule:
                     found[layer] = (touched, united)
         return found
 
-    # ---- What it is.
+    # ---- Description
 
     @property
     def expected(self) -> dict[str, float] | None:
-        """Of a step, in seconds; nothing before passes were measured."""
+        """Expected seconds of a step; None before passes were measured."""
         return self._planner.expected
 
     @property
     def measured(self) -> dict[str, float] | None:
-        """The same as it was here: medians of the last steps; what crosses, a mean of all steps of the present buckets."""
+        """Measured seconds of a step: medians of the last steps. Communication is a mean over all steps of the current buckets."""
         medians = self.timer.medians()
         if medians is None:
             return None

@@ -1,1 +1,1 @@
-"""Sparsifiers: as users name them, at work on a module, and what they owe in a checkpoint."""
+"""Sparsifiers: their options, their state in a training step, and their entries in a checkpoint."""

@@ -1,4 +1,4 @@
-"""A sparsifier at work on a module: its step, its buckets, and what chunks all workers choose."""
+"""Sparsifiers in a training step: their buckets, and the chunks that all workers select together."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _TORCHS = {name: dtype for dtype, name in DTYPES.items()}
 
 
 class Wrapped(Protocol):
-    """An optimizer that can do without its momentum."""
+    """An optimizer that can give up its momentum."""
 
     @property
     def optimizer(self) -> torch.optim.Optimizer: ...
@@ -39,10 +39,10 @@ class Wrapped(Protocol):
 
 
 class CorrectedMomentum:
-    """The momentum that was taken out of an optimizer: velocities are added up here, and cross in the place of gradients."""
+    """The momentum that was moved out of an optimizer: workers accumulate velocities and send those instead of gradients."""
 
     def __init__(self) -> None:
-        # The optimizer whose momentum was taken out, and the place of its group: load_state_dict() puts another dict there.
+        # The optimizer that gave up its momentum, and the index of its group. Not the group: load_state_dict() replaces the dict.
         self._taken_from: tuple[torch.optim.Optimizer, int] | None = None
 
     @property
@@ -51,15 +51,17 @@ class CorrectedMomentum:
 
     @property
     def group(self) -> dict[str, Any]:
-        """The optimizer's group whose momentum was taken out; empty where none was."""
+        """The optimizer's group whose momentum was moved; empty if none was."""
         if self._taken_from is None:
             return {}
         optimizer, place = self._taken_from
         return optimizer.param_groups[place]
 
     def take(self, sparsifier: Sparsifier, wrapped: Sequence[Wrapped], parameters: Sequence[Synchronized]) -> None:
-        """Takes the momentum of these parameters out of optimizers that are wrapped. Raises InputError where they have not one momentum
-        together, or some have it elsewhere."""
+        """Moves the momentum of these parameters out of the wrapped optimizers.
+
+        Raises InputError unless all these parameters have the same momentum settings, without dampening.
+        """
         groups_of = {parameter: group for optimizer in wrapped for parameter, group in optimizer.momentum_groups().items()}
         groups = [groups_of.get(id(member.parameter)) for member in parameters]
         first = next((group for group in groups if group is not None), None)
@@ -69,8 +71,8 @@ class CorrectedMomentum:
             said = ("momentum", "nesterov", "dampening")
             if group is None or any(group[name] != first[name] for name in said) or group["dampening"] != 0:
                 raise _native.InputError(
-                    f"{type(sparsifier).__name__}: parameter '{member.name}' has another momentum in its optimizer than others "
-                    "whose momentum is corrected, or dampening: give all of them the same, or momentum_correction=False"
+                    f"{type(sparsifier).__name__}: parameter '{member.name}' has dampening, or another momentum than the other "
+                    "sparsified parameters: give all of them the same momentum, or pass momentum_correction=False"
                 )
         self._taken_from = next(
             (each.optimizer, place) for each in wrapped for place, group in enumerate(each.optimizer.param_groups) if group is first
@@ -80,8 +82,10 @@ class CorrectedMomentum:
 
 
 class StepCounts:
-    """Counts what all workers must know of a step before its sums are used: values that are not finite, and the workers that use each
-    parameter. All workers make one, between the same steps."""
+    """Counts non-finite values and the workers that use each parameter: all workers need both before they use a step's sums.
+
+    All workers make one, between the same steps.
+    """
 
     def __init__(self, session: _native.Session, device: CpuDevice, buckets: Sequence[SparsifiedBucket]) -> None:
         self._indices = sorted(member.index for bucket in buckets for member in bucket.planned.members)
@@ -90,7 +94,7 @@ class StepCounts:
         self.number = self._sums.number
 
     def submit(self, buckets: Sequence[SparsifiedBucket]) -> None:
-        """Once all gradients of a step are submitted. Waits until what crosses is taken of all of them."""
+        """Sends the counts. Call it after all gradients of a step were submitted. Waits until the elements to send are selected."""
         used = {member.index: here for bucket in buckets for member, here in bucket.members_used_here()}
         not_finite = sum(bucket.native.not_finite() for bucket in buckets)
         own = torch.tensor([not_finite, *(used[index] for index in self._indices)], dtype=torch.float64)
@@ -98,36 +102,36 @@ class StepCounts:
         self._sums.submit()
 
     def summed(self) -> tuple[int, set[int]]:
-        """Returns how many values of all workers are not finite, and the parameters that no worker used. Waits for the counts."""
+        """Returns the number of non-finite values on all workers, and the parameters that no worker used. Waits for the counts."""
         found, *users = map(int, self._sums.sums().tolist())
         return found, {index for index, count in zip(self._indices, users, strict=True) if count == 0}
 
 
 @dataclasses.dataclass
 class Progress:
-    """Where a sparsifier stands."""
+    """Progress of a sparsifier."""
 
     step: int = 0
-    not_finite: int = 0  # values, so far
-    skipped: int = 0  # steps
+    not_finite: int = 0  # values since the start
+    skipped: int = 0  # steps since the start
 
 
 @dataclasses.dataclass
 class KeptState:
-    """What is owed of parameters that have no buckets, by their indices."""
+    """Residuals and velocities of parameters that have no bucket now, by the parameters' indices."""
 
-    waiting: dict[int, Owed] = dataclasses.field(default_factory=dict)  # until their buckets are there, such as what was loaded
-    before: dict[int, Owed] = dataclasses.field(default_factory=dict)  # the last step, of parameters that have other buckets since
-    norms: torch.Tensor | None = None  # of chunks, that were loaded
+    waiting: dict[int, Owed] = dataclasses.field(default_factory=dict)  # wait for their buckets, for example after loading
+    before: dict[int, Owed] = dataclasses.field(default_factory=dict)  # from before the last step, if the bucket changed since
+    norms: torch.Tensor | None = None  # chunk norms that were loaded
 
 
 class SparsifierRuntime:
-    """All workers make one, and end each step, alike."""
+    """A sparsifier at work on a module. All workers make one, and end each step in the same order."""
 
     def __init__(self, sparsifier: Sparsifier, session: _native.Session, device: CpuDevice) -> None:
         self.sparsifier = sparsifier
         self.progress = Progress()
-        self._loss_scale: float | None = None  # where a LossScaler may discard steps
+        self._loss_scale: float | None = None  # set if a LossScaler may discard steps
         self._momentum = CorrectedMomentum()
         self._session = session
         self._device = device
@@ -140,7 +144,7 @@ class SparsifierRuntime:
         return SparsifiedBucket(self._session, self._device, planned, options, dense_scheme, self)
 
     def native(self, specs: Sequence[_native.TensorSpec], wire: str | None) -> NativeSparsifier:
-        """Of a bucket's gradients."""
+        """Makes the native sparsifier of a bucket's gradients."""
         options = self.sparsifier.native_options()
         if isinstance(self.sparsifier, CoarseGrained):
             options["chunk"] = min(self.sparsifier.chunk, sum(each.rows * each.width for each in specs))
@@ -153,7 +157,7 @@ class SparsifierRuntime:
         )
 
     def of_step(self) -> dict[str, Any]:
-        """Returns the options of the native reduce() for the present step."""
+        """Returns the options of the native reduce() for the current step."""
         return {
             "share": self.sparsifier.share_of(self.progress.step),
             "scale": 1.0 if self._loss_scale is None else self._loss_scale,
@@ -171,29 +175,31 @@ class SparsifierRuntime:
             "skipped_steps": self.progress.skipped,
         }
 
-    # ---- Momentum.
+    # ---- Momentum correction
 
     @property
     def corrects_momentum(self) -> bool:
         return self._momentum.is_taken
 
     def take_momentum(self, wrapped: Iterable[Wrapped], parameters: Sequence[Synchronized]) -> None:
-        """Before there are buckets: takes the momentum of these parameters out of optimizers that are wrapped, where the sparsifier
-        corrects it. Raises InputError as CorrectedMomentum.take()."""
+        """Moves the momentum of these parameters out of the wrapped optimizers if the sparsifier corrects momentum.
+
+        Call it before any bucket exists. Raises InputError like CorrectedMomentum.take().
+        """
         if self.sparsifier.corrects_momentum:
             self._momentum.take(self.sparsifier, list(wrapped), parameters)
 
-    # ---- What is owed.
+    # ---- Saved state
 
     def state(self, buckets: Iterable[Bucket], parameters: Sequence[Synchronized], of_mean: bool) -> SparsifierState:
-        """Between steps, when all results were taken, or the session is over: this worker's."""
+        """Returns this worker's state. Call it between steps after all results were taken, or once the session is over."""
         owed = dict(self._kept.waiting)
         for each in buckets:
             if isinstance(each, SparsifiedBucket):
                 each.give_back_lost()
                 owed.update(each.state())
         named = {parameters[index].name: each for index, each in owed.items()}
-        norms = self._kept.norms  # loaded, and not used yet
+        norms = self._kept.norms  # loaded norms that no step has used yet
         if norms is None and self._norms:
             norms = self._norms.summed()
         return SparsifierState(self.progress.step, self._session.rank, self._session.size, of_mean, named, norms)
@@ -201,26 +207,31 @@ class SparsifierRuntime:
     def load(
         self, state: SparsifierState, buckets: Iterable[Bucket], parameters: Sequence[Synchronized], of_mean: bool
     ) -> None:
-        """Between steps. Raises InputError, before anything is changed, for the state of another worker, or of another model."""
+        """Loads a saved state between steps.
+
+        Raises InputError, before it changes anything, for the state of another worker or of another model.
+        """
         if (state.rank, state.workers) != (self._session.rank, self._session.size):
             raise _native.InputError(
-                f"what is owed is that of worker {state.rank} of {state.workers}, and this is worker {self._session.rank} of "
-                f"{self._session.size}: save on each worker, and load its own; with another number of workers see resharded()"
+                f"the sparsifier's state was saved by worker {state.rank} of {state.workers}, and this is worker {self._session.rank} of "
+                f"{self._session.size}: load each worker's own state; for another number of workers use resharded()"
             )
         if state.of_mean != of_mean:
-            raise _native.InputError("what is owed is of gradients that are a sum, or a mean, over workers, and these are not")
+            saved, now = ("mean", "sum") if state.of_mean else ("sum", "mean")
+            raise _native.InputError(f"the sparsifier's state was saved with gradient='{saved}', and the module has gradient='{now}'")
         by_name = {each.name: each for each in parameters}
         loaded: dict[int, Owed] = {}
         for name, owed in state.owed.items():
             if name not in by_name or not self.sparsifier.takes(name, by_name[name].parameter):
-                raise _native.InputError(f"parameter '{name}' owes something, and the sparsifier of this model does not take it")
+                raise _native.InputError(f"the state has a residual of parameter '{name}', which this model's sparsifier does not take")
             parameter = by_name[name].parameter
             residual, velocity = owed
-            if residual.numel() != parameter.numel():  # and so has the velocity, where there is one
+            if residual.numel() != parameter.numel():  # SparsifierState.of() compared the velocity with the residual
                 raise _native.InputError(
-                    f"parameter '{name}' owes {residual.numel()} elements, and has {parameter.numel()}: this is the state of another model"
+                    f"parameter '{name}' has {parameter.numel()} elements, and its saved residual {residual.numel()}: this is the state "
+                    "of another model"
                 )
-            if self._buckets:  # before, it is not known yet
+            if self._buckets:  # unknown before there are buckets
                 self.expect_velocity(name, owed)
             loaded[by_name[name].index] = (
                 residual.to(parameter.device).contiguous(),
@@ -228,8 +239,8 @@ class SparsifierRuntime:
             )
         for each in (member for bucket in self._buckets for member in bucket.planned.members):
             if state.owed and each.index not in loaded:
-                raise _native.InputError(f"the state lacks what parameter '{each.name}' owes: this is the state of another model")
-            if not state.owed:  # of before the first step
+                raise _native.InputError(f"the state lacks the residual of parameter '{each.name}': this is the state of another model")
+            if not state.owed:  # saved before the first step
                 zeros = torch.zeros(each.parameter.numel(), device=each.parameter.device)
                 loaded[each.index] = (zeros, zeros if self.corrects_momentum else None)
         self.progress.step = state.step
@@ -238,17 +249,17 @@ class SparsifierRuntime:
         self.take_over(buckets)
 
     def expect_velocity(self, name: str, owed: Owed) -> None:
-        """Raises InputError where a velocity was saved and there is none, or the other way round."""
+        """Raises InputError if a velocity was saved but is not needed now, or the other way round."""
         has_velocity = owed[1] is not None
         if has_velocity != self.corrects_momentum:
-            before, now = ("it was", "it is not") if has_velocity else ("it was not", "it is")
+            before, now = ("with", "off") if has_velocity else ("without", "on")
             raise _native.InputError(
-                f"parameter '{name}': {before} saved with its momentum corrected, and {now} corrected now: have wrap_optimizer() and "
-                "momentum as they were"
+                f"parameter '{name}' was saved {before} momentum correction, which is {now} now: call wrap_optimizer() and set momentum "
+                "as in the run that saved the state"
             )
 
     def take_over(self, buckets: Iterable[Bucket]) -> None:
-        """Gives buckets what is owed of their parameters."""
+        """Gives each bucket the kept state of its parameters."""
         for each in buckets:
             if isinstance(each, SparsifiedBucket):
                 each.set_state(self._kept.waiting)
@@ -256,17 +267,17 @@ class SparsifierRuntime:
                     self._kept.waiting.pop(member.index, None)
 
     def keep(self, bucket: Bucket) -> None:
-        """Takes what a bucket has that is to be released."""
+        """Keeps the state of a bucket that is about to be released."""
         if isinstance(bucket, SparsifiedBucket):
             self._kept.waiting.update(bucket.state())
             if self._loss_scale is not None:
                 bucket.give_back()
                 self._kept.before.update(bucket.state())
 
-    # ---- Chunks, which all workers choose by the norms of the step before.
+    # ---- Chunks: all workers select them by the norms of the step before
 
     def watch(self, buckets: Iterable[Bucket]) -> list[int]:
-        """Between steps: there are these buckets now. Returns the numbers of others, which cross behind the gradients."""
+        """Takes over the new buckets, between steps. Returns the numbers of further buckets, which follow the gradients."""
         own = self._buckets = [each for each in buckets if isinstance(each, SparsifiedBucket)]
         if self._norms:
             self._norms.release()
@@ -274,7 +285,7 @@ class SparsifierRuntime:
         self.take_over(own)
         if self._kept.waiting:
             name = next(iter(self._kept.waiting))
-            raise _native.InputError(f"parameter number {name} owes something, and its gradient is not made sparse any more")
+            raise _native.InputError(f"parameter number {name} has a residual, but its gradient is no longer sparsified")
         if own and self._counts is None:
             self._counts = StepCounts(self._session, self._device, own)
         if isinstance(self.sparsifier, CoarseGrained) and own:
@@ -282,7 +293,7 @@ class SparsifierRuntime:
         return [each.number for each in (self._counts, self._norms) if each]
 
     def begin_step(self, scale: float | None) -> None:
-        """Before a step's first gradients cross. scale: of the loss, where there is a LossScaler."""
+        """Prepares a step, before its first gradients are sent. scale: the loss scale, if there is a LossScaler."""
         self._loss_scale = scale
         self._kept.before.clear()
         if self._norms:
@@ -290,8 +301,10 @@ class SparsifierRuntime:
             self._norms.choose(self.sparsifier.share_of(self.progress.step), known)
 
     def end_step(self) -> int:
-        """Once all gradients of a step are submitted. Waits until what crosses is taken of all of them. How many values of all workers
-        are not finite: where there are some nothing of the step is to be used."""
+        """Ends a step after all its gradients were submitted. Waits until the elements to send are selected.
+
+        Returns the number of non-finite values on all workers. If it is not 0, the caller must not use the step.
+        """
         if self._counts is None:
             return 0
         self._counts.submit(self._buckets)
@@ -304,7 +317,7 @@ class SparsifierRuntime:
                 bucket.keep_unused(())
             if self._norms:
                 self._norms.forget()
-            self.progress.step += 1  # which discard_step() takes back
+            self.progress.step += 1  # discard_step() undoes this
             raise
         for bucket in self._buckets:
             bucket.keep_unused(unused)
@@ -318,7 +331,7 @@ class SparsifierRuntime:
         return found
 
     def discard_step(self) -> None:
-        """Behind end_step(), when buckets were dropped and stay owed: sums are not used."""
+        """Undoes a step after end_step(): the buckets were dropped, and sent elements return to the residuals."""
         for each in self._buckets:
             each.set_state(self._kept.before)
         self.progress.step -= 1
@@ -326,7 +339,7 @@ class SparsifierRuntime:
 
 
 class SparsifiedBucket(Bucket):
-    """Of its parameters' dense gradients what the sparsifier takes of them crosses."""
+    """A bucket of dense gradients. The sparsifier selects the part that is sent."""
 
     def __init__(
         self,
@@ -340,10 +353,10 @@ class SparsifiedBucket(Bucket):
         self._sparsifying = sparsifying
         specs = [each.spec(planned.kind) for each in planned.members]
         self.native = sparsifying.native(specs, options.wire)
-        self._given: Sequence[Submitted] = ()  # gradients of the step under way
-        self._may_give_back = False  # what the last step took, and did not do so yet
-        self._unused_before: dict[int, Owed] = {}  # of parameters without a gradient here: what they owed before the step
-        self._kept: dict[int, Owed] = {}  # of those among them that owe it still, whatever the step sent
+        self._given: Sequence[Submitted] = ()  # gradients of the current step
+        self._may_give_back = False  # the elements sent in the last step can still return to the residuals
+        self._unused_before: dict[int, Owed] = {}  # state before the step, of parameters without a gradient here
+        self._kept: dict[int, Owed] = {}  # the part of it that stays, whatever the step sent
         self._unused: set[int] = set()  # parameters that no worker used in the last step
         super().__init__(session, device, planned, options, dense_scheme, announces=False)
 
@@ -359,10 +372,10 @@ class SparsifiedBucket(Bucket):
         without = [place for place, each in enumerate(given) if each is None]
         self._unused_before = {self.planned.members[place].index: self._state_of(place) for place in without}
         frozen = self._frozen()
-        self.set_state({index: _zeros_like(self._unused_before[index]) for index in frozen})  # so that nothing of it is sent
+        self.set_state({index: _zeros_like(self._unused_before[index]) for index in frozen})  # frozen parameters send nothing
         self._given = given
         self._kept = {index: self._unused_before[index] for index in frozen}
-        if self._sparsifying.corrects_momentum:  # velocities go on: other workers may have gradients
+        if self._sparsifying.corrects_momentum:  # velocities decay here too: other workers may have gradients
             self._given = [
                 torch.zeros_like(each.parameter, memory_format=torch.contiguous_format)
                 if gradient is None and each.index not in frozen
@@ -394,25 +407,25 @@ class SparsifiedBucket(Bucket):
         return [each.index for each in members if each.index in self._unused_before and not each.parameter.requires_grad]
 
     def keep_unused(self, unused: Collection[int]) -> None:
-        """Gives parameters that no worker used in this step, and those that are frozen here, the residual of before the step."""
+        """Restores the residuals from before the step, for frozen parameters and for those that no worker used."""
         self._unused = {each.index for each in self.planned.members if each.index in unused}
         kept = {*self._unused, *self._frozen()}
         self._kept = {index: owed for index, owed in self._unused_before.items() if index in kept}
         self.set_state(self._kept)
 
     def _views(self) -> list[Any]:
-        """Of the gradients. Made for each use: what is handed over is taken once."""
+        """Returns views of the gradients. They are made for each use, because a DLPack capsule can be consumed only once."""
         return [handed_over(each, self._device) for each in self._given]
 
     def give_back(self) -> None:
-        """What it sent in the last step is owed."""
+        """Returns the elements sent in the last step to the residuals."""
         if self._may_give_back:
             self.native.give_back()
             self.set_state(self._kept)
             self._may_give_back = False
 
     def give_back_lost(self) -> None:
-        """Gives back what was sent in a step whose results never came, as the session ended."""
+        """Returns sent elements to the residuals if the session ended before the step's results arrived."""
         if self._given:
             self.give_back()
 
@@ -447,10 +460,10 @@ class SparsifiedBucket(Bucket):
         told = self._sparsifying.statistics()
         return f"{told['name']} takes {told['share']:.3g} of it; scheme: {super()._reason(choice)}"
 
-    # ---- What is kept.
+    # ---- Residuals and velocities
 
     def state(self) -> dict[int, Owed]:
-        """Copies, by the parameters' places, of what is owed where losses are not scaled."""
+        """Returns copies of residuals and velocities, by the parameters' indices. They are independent of the loss scale."""
         return {each.index: self._state_of(place) for place, each in enumerate(self.planned.members)}
 
     def _state_of(self, place: int) -> Owed:
@@ -483,34 +496,36 @@ def _zeros_like(owed: Owed) -> Owed:
 
 
 class _Norms:
-    """Of all chunks of some buckets: they hide under what follows the step."""
+    """The norms of all chunks of some buckets. They are exchanged after the step, under the next forward pass."""
 
     def __init__(self, session: _native.Session, device: CpuDevice, buckets: Sequence[SparsifiedBucket]) -> None:
         ends = list(itertools.accumulate(each.native.chunks for each in buckets))
-        self._ranges = list(zip(buckets, [0, *ends], ends, strict=False))  # of their chunks among all
+        self._ranges = list(zip(buckets, [0, *ends], ends, strict=False))  # index range of each bucket's chunks
         self._chunks = ends[-1]
         self._device = device
         self._sums = ScalarAllReduce(session, device, "(norms of chunks)", self._chunks, buckets[0].planned.device)
         self.number = self._sums.number
         self.release = self._sums.release
-        self._is_chosen = True  # by the last sums
+        self._is_chosen = True  # the last sums were already used
         self._chosen_by: torch.Tensor | None = None
 
     def submit(self) -> None:
-        """Once a step, behind all buckets."""
+        """Sends the norms. Call it once per step, after all buckets."""
         for each, begin, end in self._ranges:
             each.native.write_norms(self._sums.view(begin, end), self._device.stream())
-            self._sums.own[begin:end].div_(each.native.scale)  # so that they are the same whatever the scale of the loss
+            self._sums.own[begin:end].div_(each.native.scale)  # makes the norms independent of the loss scale
         self._sums.submit()
         self._is_chosen = False
 
     def forget(self) -> None:
-        """Of the last step: the chunks of the one before are those of the next one, too."""
+        """Drops the norms of the last step: the next step uses the same chunks as the last one."""
         self._is_chosen = True
 
     def summed(self) -> torch.Tensor | None:
-        """Returns the norms that the next step's chunks are chosen by; None before the first step. Where the session ended before the
-        last step's sums came, they are those of the step before."""
+        """Returns the norms that select the next step's chunks; None before the first step.
+
+        If the session ended before the sums of the last step arrived, they are the norms of the step before.
+        """
         if self._is_chosen:
             return self._chosen_by
         try:
@@ -519,16 +534,16 @@ class _Norms:
             return self._chosen_by
 
     def choose(self, share: float, known: torch.Tensor | None) -> None:
-        """Has every bucket take its part of the chunks that all workers choose. known: norms that count in the place of these."""
+        """Selects each bucket's chunks for the next step. known: norms to use instead of the last sums."""
         if known is None and self._is_chosen:
             return
         self._is_chosen = True
         try:
             norms = self._sums.sums() if known is None else known
-        except OF_ONE_STEP:  # on all workers: chunks stay as they are
+        except OF_ONE_STEP:  # raised on all workers, which keep the chunks
             return
         self._chosen_by = norms
-        if norms is None or len(norms) != self._chunks:  # of other buckets: all chunks cross, once
+        if norms is None or len(norms) != self._chunks:  # the buckets changed: send all chunks once
             return
         chosen = _native.largest_chunks(norms.tolist(), _native.count_of_share(share, self._chunks))
         for each, begin, end in self._ranges:

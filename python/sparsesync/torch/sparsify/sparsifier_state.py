@@ -1,4 +1,4 @@
-"""What sparsifiers owe, saved and loaded with the model: by each worker its own, and shared anew where there are other workers."""
+"""Sparsifier entries of a state_dict(). Each worker saves and loads its entries; resharded() converts them to another number of workers."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from sparsesync import _native
 
 PREFIX = "sparsesync."
 _RESIDUAL, _VELOCITY, _STEP, _NORMS = (PREFIX + name for name in ("residual.", "velocity.", "step", "norms"))
-Owed = tuple[torch.Tensor, torch.Tensor | None]  # of a parameter: flat, f32; and its velocities
+Owed = tuple[torch.Tensor, torch.Tensor | None]  # residual and velocity of a parameter, each flat and f32
 
 
 @dataclasses.dataclass(frozen=True)
 class SparsifierState:
-    """One worker's, beside the model's own entries of a state_dict()."""
+    """The sparsifier state of one worker, as it is stored beside the model's entries of a state_dict()."""
 
     step: int
     rank: int
     workers: int
-    of_mean: bool  # of gradients that are a mean over workers; else a sum
-    owed: dict[str, Owed]  # by the names of parameters
-    norms: torch.Tensor | None = None  # of all chunks, over all workers: what the next step's are chosen by
+    of_mean: bool  # gradients are a mean over workers; False: a sum
+    owed: dict[str, Owed]  # residuals and velocities, by the names of parameters
+    norms: torch.Tensor | None = None  # L1 norms of all chunks over all workers, which select the next step's chunks
 
     def entries(self) -> Iterator[tuple[str, torch.Tensor]]:
         others = list(self._others())
@@ -40,7 +40,7 @@ class SparsifierState:
 
     @staticmethod
     def of(state: Mapping[str, torch.Tensor]) -> SparsifierState | None:
-        """What a state_dict() has of it. Raises InputError, naming the entry, where that is damaged or not whole."""
+        """Reads the sparsifier entries of a state_dict(). Raises InputError naming the entry if they are damaged or incomplete."""
         own = {name: each for name, each in state.items() if name.startswith(PREFIX)}
         if not own:
             return None
@@ -52,13 +52,13 @@ class SparsifierState:
         owed: dict[str, Owed] = {}
         for name, each in own.items():
             if not name.startswith((_RESIDUAL, _VELOCITY)):
-                raise _native.InputError(f"'{name}' is no part of what a sparsifier owes")
+                raise _native.InputError(f"'{name}' is not an entry of a sparsifier's state")
             _expect_vector(name, each, torch.float32)
             if name.startswith(_RESIDUAL):
                 parameter = name.removeprefix(_RESIDUAL)
                 owed[parameter] = each, own.get(_VELOCITY + parameter)
             elif _RESIDUAL + name.removeprefix(_VELOCITY) not in own:
-                raise _native.InputError(f"'{name}' is no part of what a sparsifier owes: its residual is missing")
+                raise _native.InputError(f"'{name}' has no residual beside it: the state is incomplete")
         has_velocity = {velocity is not None for _, velocity in owed.values()}
         if len(has_velocity) > 1:
             without = next(name for name, (_, velocity) in owed.items() if velocity is None)
@@ -70,32 +70,32 @@ class SparsifierState:
 
 
 def _numbers_of(own: Mapping[str, torch.Tensor]) -> tuple[int, int, int, bool]:
-    """The step, the rank, the workers, and whether gradients are a mean."""
+    """Returns the step, the rank, the number of workers, and whether gradients are a mean."""
     if _STEP not in own:
-        raise _native.InputError(f"'{_STEP}' is missing: what a sparsifier owes is not whole")
+        raise _native.InputError(f"'{_STEP}' is missing: the sparsifier's state is incomplete")
     given = own[_STEP]
-    # Older states have four numbers: they do not say how many entries there are.
+    # Older states have four numbers: they lack the number of entries.
     if not isinstance(given, torch.Tensor) or given.is_meta or given.dtype is not torch.int64 or tuple(given.shape) not in ((4,), (5,)):
-        raise _native.InputError(f"'{_STEP}' is {_described(given)}: it is to be 5 numbers of torch.int64")
+        raise _native.InputError(f"'{_STEP}' is {_described(given)}: it must hold 5 numbers of torch.int64")
     step, rank, workers, of_mean, *entries = given.tolist()
     if not (0 <= step <= _LAST_STEP and 0 <= rank < workers and of_mean in (0, 1)):
         raise _native.InputError(
-            f"'{_STEP}' is step {step} of worker {rank} of {workers}, mean {of_mean}: these cannot be, and the state is damaged"
+            f"'{_STEP}' is step {step} of worker {rank} of {workers}, mean {of_mean}: these are impossible, so the state is damaged"
         )
     if entries and entries[0] != len(own) - 1:
-        raise _native.InputError(f"'{_STEP}' says {entries[0]} entries beside itself, and there are {len(own) - 1}: the state is not whole")
+        raise _native.InputError(f"'{_STEP}' announces {entries[0]} more entries, and there are {len(own) - 1}: the state is incomplete")
     return step, rank, workers, bool(of_mean)
 
 
-_LAST_STEP = 1 << 53  # as far as floats count
+_LAST_STEP = 1 << 53  # the largest integer up to which f64 is exact
 
 
 def _expect_vector(name: str, given: torch.Tensor, dtype: torch.dtype) -> None:
     is_tensor = isinstance(given, torch.Tensor) and not given.is_meta and given.layout is torch.strided
     if not is_tensor or given.dtype is not dtype or given.dim() != 1:
-        raise _native.InputError(f"'{name}' is {_described(given)}: it is to be one row of {dtype}")
+        raise _native.InputError(f"'{name}' is {_described(given)}: it must be one-dimensional, of {dtype}")
     if not bool(torch.isfinite(given).all()):
-        raise _native.InputError(f"'{name}' has numbers that are not finite: the state is damaged")
+        raise _native.InputError(f"'{name}' has infinite or NaN elements: the state is damaged")
 
 
 def _described(given: object) -> str:
@@ -107,22 +107,36 @@ def _described(given: object) -> str:
 def resharded(
     states: Sequence[Mapping[str, torch.Tensor]], rank: int, workers: int
 ) -> dict[str, torch.Tensor]:
-    """A state_dict() for worker `rank` of `workers`, of the state_dict()s that all workers of another number saved, by rank.
+    """Converts the states that all workers saved into the state of one worker of another number of workers.
 
-    The update that is still owed, the mean over workers of what they keep, stays: what is kept is scaled by new workers / old
-    ones, added up where there are fewer workers, and with some of them where there are more. (Of gradients that are sums it is not
-    scaled.) Raises InputError unless these are the state_dict()s of all of them.
+    Call it in any process; it does not communicate. Load the result with ``DistributedDataParallel.load_state_dict()``
+    on worker ``rank``.
+
+    The sum of unsent updates is preserved. Residuals are scaled by new workers / old workers, and added if fewer
+    workers remain. If there are more workers, the additional ones start without residuals. Residuals of summed
+    gradients (``gradient="sum"``) are not scaled.
+
+    Args:
+        states: The ``state_dict()`` of every old worker, ordered by rank.
+        rank: Rank of the new worker.
+        workers: Number of new workers.
+
+    Returns:
+        A ``state_dict()`` for the new worker, with the model's entries of ``states[0]``.
+
+    Raises:
+        InputError: The states do not belong together, are damaged, or lack sparsifier entries.
     """
     if not 0 <= rank < workers:
         raise _native.InputError(f"there is no worker {rank} among {workers}")
     found = [SparsifierState.of(each) for each in states]
     own: list[SparsifierState] = [each for each in found if each is not None]
     if len(own) != len(found) or not own:
-        raise _native.InputError("a state_dict() without what a sparsifier owes: give those of a DistributedDataParallel that has one")
+        raise _native.InputError("a state_dict() lacks sparsifier entries: pass those of a DistributedDataParallel that has a sparsifier")
     for place, each in enumerate(own):
         if each.rank != place or each.workers != len(own):
             raise _native.InputError(
-                f"state {place} is that of worker {each.rank} of {each.workers}: give those of all workers, by rank"
+                f"state {place} belongs to worker {each.rank} of {each.workers}: pass the states of all workers, ordered by rank"
             )
     first = own[0]
     for place, each in enumerate(own):
@@ -142,7 +156,7 @@ def resharded(
 
 
 def _expect_same_step(first: SparsifierState, place: int, each: SparsifierState) -> None:
-    """Raises InputError unless two workers saved these in one step of one training."""
+    """Raises InputError unless the two states were saved in the same step of the same training."""
     what = f"state {place} and state 0 are of different steps or models: "
     if (each.step, each.of_mean) != (first.step, first.of_mean):
         kinds = [f"step {one.step}, of gradients that are a {'mean' if one.of_mean else 'sum'}" for one in (each, first)]
