@@ -33,7 +33,7 @@ class DistributedDataParallel(torch_surface.Surface):
     """Averages the gradients of a module over all workers during backward, and sends only the rows that were touched.
 
     It is a subclass of ``torch.nn.parallel.DistributedDataParallel`` with the same arguments in the same order, so that
-    frameworks find and unwrap it. Arguments of torch that are not listed below are accepted; python/README.md lists
+    frameworks find and unwrap it. Arguments of torch that are not listed below are accepted; docs/guide/ddp.md lists
     their effect. Call the wrapper, not the module, in every forward pass that a backward pass follows. Gradients keep
     their layout: sparse gradients come back sparse and coalesced, dense gradients dense.
 
