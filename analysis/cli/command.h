@@ -1,4 +1,4 @@
-// Parts that all commands share: options, and the output of JSON and text.
+// Parts shared by all commands: options, and the output of JSON and text.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -22,9 +22,9 @@ namespace sparsesync {
 
 /// @{
 
-/// Adds its command to the program.
-/// A command does its work in its CLI11 callback and reports errors by throwing: InputError ends
-/// the program with 2, anything else with 1.
+/// Adds a command to the program.
+/// A command does its work in its CLI11 callback and reports errors by throwing. InputError ends
+/// the program with status 2, every other exception with status 1.
 void add_trace_command(CLI::App& app);
 void add_compare_command(CLI::App& app);
 void add_calibrate_command(CLI::App& app);
@@ -36,9 +36,10 @@ void add_info_command(CLI::App& app);
 
 /// @{
 
-/// Adds an option whose value is a number in [minimum, maximum], has a unit (units.h), or is a
-/// dtype. A name is such as "--workers". A value keeps its default if the option is not given, and
-/// outlives the command. InputError is thrown, later, if the program is called with something else.
+/// Adds an option whose value is a number in [minimum, maximum], a quantity with a unit (units.h),
+/// or a dtype. `name` is the flag, such as "--workers". The referenced value must outlive the
+/// command; it keeps its default if the option is not given. Parsing throws InputError for an
+/// invalid value.
 CLI::Option* add_count(CLI::App& command, const std::string& name, std::int64_t& value,
                        std::int64_t minimum, std::int64_t maximum, const std::string& help);
 CLI::Option* add_count(CLI::App& command, const std::string& name, int& value, int minimum,
@@ -54,72 +55,76 @@ CLI::Option* add_seconds(CLI::App& command, const std::string& name, double& sec
 CLI::Option* add_dtype(CLI::App& command, const std::string& name, DType& dtype,
                        const std::string& help);
 /// @}
-/// The parts of an option's list: what is between commas, none of it empty.
-/// @param option  its name, for the error
-/// @throws InputError
+/// Splits a comma-separated list.
+/// @param option  the option's name, for the error message
+/// @throws InputError if an item is empty
 std::vector<std::string> between_commas(std::string_view option, const std::string& list);
 
-/// `--json FILE`, '-' for standard output.
+/// Adds `--json FILE`; '-' is standard output.
 CLI::Option* add_json(CLI::App& command, std::string& target);
 
-/// How a command's workers are connected, as its options say.
+/// The options that select how a command's workers are connected.
 struct TransportArguments {
-  std::string transport = "local";  // or mpi, or nccl
-  double rate_bps = 0;              // of each local link; 0: unshaped
+  std::string transport = "local";  // local, mpi or nccl
+  double rate_bps = 0;              // bits/s of each local link; 0: not limited
   double latency_s = 0;
-  double deadline_s = 60;  // of each wait for another worker
+  double deadline_s = 60;  // timeout of each wait for another worker
 
   bool is_local() const { return transport == "local"; }
-  /// Whether workers are processes of an mpirun: with nccl where there is one.
+  /// Returns whether workers are processes of mpirun: always with mpi, and with nccl if mpirun
+  /// started this process.
   bool over_mpi() const;
   LocalLink link() const;
   std::chrono::milliseconds deadline() const;
-  /// @throws InputError if there is no such transport, or it has no links to shape
+  /// @throws InputError if the transport is unknown, or cannot shape its links as requested
   void check() const;
 };
-/// `--transport local|mpi`.
+/// Adds `--transport local|mpi|nccl`.
 CLI::Option* add_transport(CLI::App& command, TransportArguments& given);
 
-/// "2..1024" is its powers of two; "8,12,64" these. Increasing.
-/// @param minimum  1 or more
-/// @throws InputError, also for more than kMaxTraceWorkers
+/// Parses numbers of workers. "2..1024" is both ends and the powers of two between them; "8,12,64"
+/// is a list. The result increases and has no duplicates.
+/// @param minimum  smallest number of workers to accept; 1 or more
+/// @throws InputError, also for a number above kMaxTraceWorkers
 std::vector<int> workers_from(const std::string& text, int minimum);
 
-/// The options that say what a network is like.
+/// The options that describe a network.
 struct NetworkArguments {
-  std::string file;  // what calibrate has measured
+  std::string file;  // network file written by calibrate
   double rate_bps = 0;
   double latency_s = 0;
 
-  /// Whether any of them is given.
+  /// Returns whether any of the options is given.
   bool is_given() const { return !file.empty() || rate_bps > 0 || latency_s > 0; }
 };
-/// `--rate`, `--latency` and `--network NETWORK.json`.
+/// Adds `--rate`, `--latency` and `--network NETWORK.json`.
 void add_network(CLI::App& command, NetworkArguments& given);
 
-/// The network that was asked for, as far as it is known.
+/// The network described by the options.
 struct GivenNetwork {
-  Network network;                      // between nodes, or the only one
-  std::optional<NetworkFile> measured;  // of the file, where one is given
-  bool is_inside_a_node = false;        // no other is known
+  Network network;                      // link between nodes, or the only link
+  std::optional<NetworkFile> measured;  // contents of the network file, if one is given
+  bool is_inside_a_node = false;        // `network` is a node's inner link: the file has no other
 };
-/// @param command  its name, for the message
-/// @throws InputError if nothing is known, or the file is not what it should be
+/// Combines the options and the network file. `--rate` and `--latency` override the file.
+/// @param command  the command's name, for the error message
+/// @throws InputError if no option describes the network, or the file is invalid
 GivenNetwork network_from(const std::string& command, const NetworkArguments& given);
 
-/// Where a command's JSON goes. Made before the work begins, so that a path that cannot be written
-/// to is said at once.
+/// The destination of a command's JSON. Construct it before the work begins, so that a path that
+/// cannot be written is reported at once.
 class JsonOutput {
  public:
-  /// @param target  a file, which is replaced; '-' for standard output; empty for none
-  /// @throws InputError, IoError if the file cannot be written to
+  /// @param target  a file, which is replaced; '-' for standard output; empty for no JSON
+  /// @throws InputError, IoError if the file cannot be written
   explicit JsonOutput(std::string target);
 
-  /// Where tables for people go: standard output, or standard error if the JSON takes that.
+  /// Returns the stream for tables: standard output, or standard error if the JSON goes to
+  /// standard output.
   std::FILE* tables() const { return target_ == "-" ? stderr : stdout; }
-  /// Writes a line end after it too; does nothing if no JSON is wanted. Once at most.
-  /// @param json  the whole text
-  /// @throws IoError if that fails
+  /// Writes `json` and a line end; does nothing without a target. Call it at most once.
+  /// @param json  the complete text
+  /// @throws IoError if writing fails
   void write(std::string_view json);
 
  private:
@@ -127,11 +132,11 @@ class JsonOutput {
   std::unique_ptr<OutputFile> file_;
 };
 
-/// Prints a text for people, made printable but for its line ends, and flushes.
-/// @throws IoError if the stream cannot be written to
+/// Prints a text and flushes. Non-printable characters other than line ends are escaped.
+/// @throws IoError if the stream cannot be written
 void print(std::FILE* stream, std::string_view text);
 
-/// The name that is nearest to another: the one with the fewest letters changed.
+/// Returns the known name with the smallest edit distance to `name`.
 /// @return one of `known`; empty if none is near
 std::string nearest_name(std::string_view name, const std::vector<std::string>& known);
 

@@ -67,7 +67,7 @@ Json workers_json(const WorkersPlan& plan) {
       {"schemes", schemes}};
 }
 
-/// An object whose keys are the first numbers.
+/// Returns an object whose keys are the first numbers of the pairs.
 template <typename Pairs>
 Json by_number(const Pairs& pairs) {
   Json json = Json::object();
@@ -112,7 +112,7 @@ Json tensor_json(const TensorSpec& tensor, const TraceHeader& trace, const Tenso
           {"touch_histogram", by_number(profile.touch_histogram)}};
 }
 
-/// Characters, not bytes: cells may hold "×".
+/// Returns the number of characters, not bytes: cells may contain "×".
 std::size_t width_of(const std::string& cell) {
   return static_cast<std::size_t>(std::count_if(cell.begin(), cell.end(), [](char c) {
     return (static_cast<unsigned char>(c) & 0xC0U) != 0x80U;

@@ -1,4 +1,4 @@
-// Output of the commands: JSON, tables with aligned columns, and a progress bar.
+// Output of the commands: JSON, aligned tables, and a progress bar.
 #pragma once
 
 #include <chrono>
@@ -16,23 +16,23 @@
 
 namespace sparsesync {
 
-/// The whole text, without a line end.
-/// @param transport   local or mpi
-/// @param provenance  of the program and of what it read
+/// Returns the JSON of a comparison, without a final line end.
+/// @param transport   "local", "mpi" or "nccl"
+/// @param provenance  of the program and its inputs
 std::string compare_json(const CompareReport& report, const std::string& transport,
                          const Json& provenance);
 
-/// The whole text, without a line end.
-/// @param provenance  of the program and of what it read
+/// Returns the JSON of a plan, without a final line end.
+/// @param provenance  of the program and its inputs
 std::string plan_json(const ScalePlan& plan, const Network& network, const Json& provenance);
 
-/// The whole text, without a line end.
+/// Returns the JSON of a profile, without a final line end.
 /// @param profiles    one for each tensor of the trace
-/// @param provenance  of the program and of what it read
+/// @param provenance  of the program and its inputs
 std::string profile_json(const TraceHeader& trace, const std::vector<TensorProfile>& profiles,
                          const Json& provenance);
 
-/// A table that is filled row by row.
+/// A text table that is filled row by row.
 class Table {
  public:
   enum class Align : unsigned char { left, right };
@@ -43,10 +43,11 @@ class Table {
   };
 
   explicit Table(std::vector<Column> columns) : columns_(std::move(columns)) {}
-  /// Adds a row at the end.
-  /// @pre there is a cell for each column (ContractError otherwise)
+  /// Appends a row.
+  /// @pre one cell per column (ContractError otherwise)
   void add_row(std::vector<std::string> cells);
-  /// Title, a rule, the rows; two spaces between columns, no spaces at the ends of lines.
+  /// Returns the titles, a rule and the rows. Two spaces separate columns; lines have no trailing
+  /// spaces.
   std::string text() const;
 
  private:
@@ -54,27 +55,27 @@ class Table {
   std::vector<std::vector<std::string>> rows_;
 };
 
-/// A progress bar. Drawn on standard error, only where that is a terminal and two seconds have
-/// passed; erased at the end, so that nothing of it stays between the lines of a result. One thread
-/// uses it.
+/// A progress bar on standard error. It appears only on a terminal, and only after two seconds. The
+/// destructor erases it, so that no part of it remains between the lines of a result. Not
+/// thread-safe.
 class Progress {
  public:
-  /// @param label  a few words before the bar
+  /// @param label  short text in front of the bar
   explicit Progress(std::string label);
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
   ~Progress();
 
-  /// Draws the bar anew, if it is time to.
-  /// @param done   of `total`
-  /// @param total  the work in all; 0 or more
+  /// Redraws the bar, at most every 100 ms.
+  /// @param done   completed part of `total`
+  /// @param total  total amount of work; 0 or more
   void update(std::int64_t done, std::int64_t total);
-  /// Another label from now on, such as the name of what is measured.
+  /// Replaces the label, for example by the name of the scheme being measured.
   void set_label(std::string label) { label_ = std::move(label); }
-  /// Takes the bar away; the next update() draws it again.
+  /// Erases the bar; the next update() draws it again.
   void erase();
 
-  /// The bar as text, without the control characters around it.
+  /// Returns the bar as text, without control characters.
   static std::string render(const std::string& label, std::int64_t done, std::int64_t total,
                             double seconds);
 

@@ -1,4 +1,4 @@
-// Rates, sizes, times and counts: read from options, and written as people read them.
+// Parsing and formatting of rates, sizes, times and counts.
 #pragma once
 
 #include <cstdint>
@@ -7,42 +7,45 @@
 
 namespace sparsesync {
 
-/// Bits per second, as tc writes rates: bit, kbit, mbit, gbit, tbit (powers of 1000), kibit, ...
-/// (of 1024); bps, kbps, mbps, ... are *bytes* per second; a plain number is bits per second. Case
-/// does not matter.
-/// @param option  what the text was given for, such as "--rate": it begins the message, here and
-///                in the functions below
-/// @throws InputError if it is not a rate of 1 bit/s or more
+/// Parses a rate in the syntax of `tc`. The result is in bits per second.
+/// The units bit, kbit, mbit, gbit and tbit are powers of 1000; kibit, mibit, ... are powers of
+/// 1024. The units bps, kbps, mbps, ... are *bytes* per second. A plain number is bits per second.
+/// Case does not matter.
+/// @param option  option that the text belongs to, such as "--rate"; the error message begins with
+///                it, here and in the functions below
+/// @throws InputError if the text is not a rate of 1 bit/s or more
 double parse_rate(std::string_view option, std::string_view text);
 
-/// Bytes, as GNU tools write sizes: K, M, G, T and KiB, MiB, ... are powers of 1024; KB, MB, ... of
-/// 1000; a plain number or B is bytes. Case does not matter.
-/// @throws InputError if it is not a size, or more than 2^63 - 1
+/// Parses a size in the syntax of GNU tools. The result is in bytes.
+/// The units K, M, G, T and KiB, MiB, ... are powers of 1024; KB, MB, ... are powers of 1000. A
+/// plain number is bytes, and so is B. Case does not matter.
+/// @throws InputError if the text is not a size, or the size exceeds 2^63 - 1
 std::int64_t parse_bytes(std::string_view option, std::string_view text);
 
-/// Seconds: ns, us, ms, s; a plain number is seconds (unlike tc's, which are microseconds).
-/// @throws InputError if it is not a time of 0 to 1,000,000 s
+/// Parses a time in ns, us, ms or s. The result is in seconds.
+/// A plain number is seconds, unlike in `tc`, where it is microseconds.
+/// @throws InputError if the text is not a time from 0 to 1,000,000 s
 double parse_seconds(std::string_view option, std::string_view text);
 
-/// A whole number in decimal digits, in [minimum, maximum].
-/// @throws InputError if it is none
+/// Parses a whole number in decimal digits, in [minimum, maximum].
+/// @throws InputError if the text is anything else
 std::int64_t parse_count(std::string_view option, std::string_view text, std::int64_t minimum,
                          std::int64_t maximum);
 
-/// A finite number, in [minimum, maximum].
-/// @throws InputError if it is none
+/// Parses a finite number in [minimum, maximum].
+/// @throws InputError if the text is anything else
 double parse_number(std::string_view option, std::string_view text, double minimum, double maximum);
 
-/// "999 B", "1.23 MB", "12.3 GB": three digits, powers of 1000.
+/// Formats bytes with three digits and powers of 1000: "999 B", "1.23 MB", "12.3 GB".
 std::string format_bytes(double bytes);
 
-/// "0 s", "12.3 ms", "1.50 us", "61.0 s".
+/// Formats seconds with three digits: "0 s", "12.3 ms", "1.50 us", "61.0 s".
 std::string format_seconds(double seconds);
 
-/// "200 Mbit/s", "1.50 Gbit/s".
+/// Formats a rate with three digits: "200 Mbit/s", "1.50 Gbit/s".
 std::string format_rate(double bits_per_second);
 
-/// "1,234,567".
+/// Formats a count with commas between thousands: "1,234,567".
 std::string format_count(std::int64_t count);
 
 }  // namespace sparsesync
