@@ -1,5 +1,5 @@
-// `sparsesync calibrate`: latency and rate of the links between workers, what a byte of rows costs
-// a processor: NETWORK.json, for predictions.
+// `sparsesync calibrate`: measures latency and rate of the links between workers and the CPU time
+// per byte, and writes them to NETWORK.json for predictions.
 #include <fmt/format.h>
 
 #include <memory>
@@ -19,7 +19,7 @@ namespace sparsesync {
 namespace {
 
 struct CalibrateArguments : TransportArguments {
-  int workers = 0;  // over local; 0: not given
+  int workers = 0;  // with --transport local; 0: not given
   int repeat = 9;
   std::string out;
   bool force = false;
@@ -30,7 +30,8 @@ std::unique_ptr<Workers> workers_from(const CalibrateArguments& given) {
   constexpr int kWorkers = 8;
   given.check();
   if (given.transport == "nccl") {
-    throw InputError("calibrate measures links of the host: use --transport local or mpi");
+    throw InputError(
+        "calibrate measures the links of hosts, not of GPUs: use --transport local or mpi");
   }
   if (given.is_local()) {
     return std::make_unique<LocalWorkers>(given.workers > 0 ? given.workers : kWorkers,
@@ -38,7 +39,7 @@ std::unique_ptr<Workers> workers_from(const CalibrateArguments& given) {
   }
   if (given.workers > 0) {
     throw InputError(
-        "--workers is for --transport local alone: mpirun -np says how many there are");
+        "--workers applies only to --transport local: remove it, mpirun -np sets the number");
   }
   return std::make_unique<MpiWorkers>(given.deadline(), MpiChunks{});
 }
@@ -46,9 +47,9 @@ std::unique_ptr<Workers> workers_from(const CalibrateArguments& given) {
 std::string table_of(const NetworkFile& network) {
   Table table({{"link", Table::Align::left},
                {"latency"},
-               {"95% of"},
+               {"95% interval"},
                {"rate"},
-               {"95% of", Table::Align::right}});
+               {"95% interval", Table::Align::right}});
   const auto row = [&](const char* name, const std::optional<FittedLink>& link) {
     if (!link) return;
     table.add_row(
@@ -62,9 +63,10 @@ std::string table_of(const NetworkFile& network) {
   row("  all to all", network.inter_loaded);
   row("inside a node", network.intra);
   row("  all to all", network.intra_loaded);
-  const char* const loaded = "all to all: what one worker receives while all send\n";
+  const char* const loaded =
+      "all to all: latency and rate of one worker's messages while all workers send at once\n";
   return table.text() + (network.inter_loaded || network.intra_loaded ? loaded : "") +
-         fmt::format("a byte of rows: {} to encode, {} to aggregate, on one core\n",
+         fmt::format("CPU time per byte of rows on one core: {} to encode, {} to aggregate\n",
                      format_seconds(network.host.encode_s_per_byte),
                      format_seconds(network.host.aggregate_s_per_byte));
 }
@@ -81,7 +83,7 @@ void run_calibrate(const CalibrateArguments& given) {
   ProbeOptions options;
   options.repeat = given.repeat;
   options.deadline = given.deadline();
-  // A link between threads stands for one between machines.
+  // A link between threads represents a link between machines.
   options.each_a_node = given.is_local();
   options.under_load = true;
   workers->agree("calibrate", {{"--repeat", fmt::format("{}", given.repeat)},
@@ -96,12 +98,11 @@ void run_calibrate(const CalibrateArguments& given) {
   const std::string text = network_json(network, provenance());
   const auto cores = static_cast<int>(std::thread::hardware_concurrency());
   const bool crowded = !given.is_local() && workers->on_this_machine() > cores;
-  print(
-      json->tables(),
-      table_of(network) +
-          (crowded ? fmt::format("{} processes share {} core{}: part of this is waiting for one\n",
-                                 workers->on_this_machine(), cores, cores == 1 ? "" : "s")
-                   : ""));
+  print(json->tables(),
+        table_of(network) +
+            (crowded ? fmt::format("{} processes share {} core{}: waiting for a core is included\n",
+                                   workers->on_this_machine(), cores, cores == 1 ? "" : "s")
+                     : ""));
   out->write(text);
   out->write("\n");
   out->commit();
@@ -113,26 +114,29 @@ void run_calibrate(const CalibrateArguments& given) {
 void add_calibrate_command(CLI::App& app) {
   auto given = std::make_shared<CalibrateArguments>();
   CLI::App& command = *app.add_subcommand(
-      "calibrate", "Measure latency and rate of the links, and what bytes cost a processor");
+      "calibrate", "Measure latency and rate of the links, and the CPU time per byte");
   add_transport(command, *given)->required();
-  add_count(command, "--workers", given->workers, 2, 1024, "Over local (8 if not given)");
+  add_count(command, "--workers", given->workers, 2, 1024,
+            "With --transport local: number of workers (default: 8)");
   add_rate(command, "--rate", given->rate_bps,
-           "Over local: of each worker's link, such as 200mbit (unshaped if not given)");
+           "With --transport local: rate of each worker's link, per direction, such as 200mbit "
+           "(default: not limited)");
   add_seconds(command, "--latency", given->latency_s,
-              "Over local: of each worker's link, such as 50us (0 if not given)");
+              "With --transport local: latency of each worker's link, such as 50us (default: 0)");
   add_count(command, "--repeat", given->repeat, 1, 10'000,
-            "Passes over all sizes of messages (9 if not given)");
+            "Passes over all message sizes, after one warm-up pass (default: 9)");
   add_seconds(command, "--deadline", given->deadline_s,
-              "Of each wait for another worker (60 s if not given)");
-  command.add_option("--out", given->out, "Where the result goes")
+              "Timeout of each wait for another worker (default: 60s)");
+  command.add_option("--out", given->out, "Network file to write")
       ->type_name("NETWORK.json")
       ->required();
-  command.add_flag("--force", given->force, "Replace a file that is there");
+  command.add_flag("--force", given->force, "Replace the network file if it exists");
   add_json(command, given->json);
   command.footer(
-      "Worker 0 times messages with a worker of its node and with workers of up to three others,\n"
-      "one pair after another; then all send to all, which is what \"all to all\" shows. Links of\n"
-      "local count as links between nodes.\n"
+      "Worker 0 exchanges timed messages with a worker of its node and with one worker of each of\n"
+      "up to three other nodes, one pair after another. Then all workers send to all others at\n"
+      "once: these are the rows \"all to all\". With --transport local, links count as links\n"
+      "between nodes.\n"
       "Example:\n"
       "  mpirun -np 8 sparsesync calibrate --transport mpi --out NETWORK.json\n"
       "  sparsesync compare TRACE --clock virtual --network NETWORK.json");

@@ -1,4 +1,4 @@
-// Parts that all commands share: options, and the output of JSON and text.
+// Parts shared by all commands: options, and the output of JSON and text.
 #include "analysis/cli/command.h"
 
 #include <fmt/format.h>
@@ -20,7 +20,8 @@
 namespace sparsesync {
 namespace {
 
-/// @param parse  makes the value of the option's name and its text
+/// Adds an option whose text is parsed by a function.
+/// @param parse  called with the option's name and text; returns the value
 template <typename Value, typename Parse>
 CLI::Option* add_parsed(CLI::App& command, const std::string& name, const std::string& type,
                         Value& value, const std::string& help, Parse parse) {
@@ -99,9 +100,8 @@ std::vector<std::string> between_commas(std::string_view option, const std::stri
   }
   for (const std::string& part : parts) {
     if (part.empty()) {
-      throw InputError(
-          fmt::format("{} '{}': something is missing: write one or more, with commas between them",
-                      option, list));
+      throw InputError(fmt::format(
+          "{} '{}': an item is empty: write one or more items, separated by commas", option, list));
     }
   }
   return parts;
@@ -109,7 +109,9 @@ std::vector<std::string> between_commas(std::string_view option, const std::stri
 
 CLI::Option* add_json(CLI::App& command, std::string& target) {
   return command
-      .add_option("--json", target, "Write the result as JSON to FILE; '-' is standard output")
+      .add_option("--json", target,
+                  "Write the result as JSON to FILE; '-' is standard output, and tables then go to "
+                  "standard error")
       ->type_name("FILE");
 }
 
@@ -122,7 +124,7 @@ std::vector<int> workers_from(const std::string& text, int minimum) {
     const int last = number(text.substr(dots + 2));
     if (first > last) {
       throw InputError(
-          fmt::format("--workers {}: from the fewer to the more, such as 2..1024", text));
+          fmt::format("--workers {}: give the smaller number first, such as 2..1024", text));
     }
     return doublings(first, last);
   }
@@ -135,10 +137,12 @@ std::vector<int> workers_from(const std::string& text, int minimum) {
 
 void add_network(CLI::App& command, NetworkArguments& given) {
   add_rate(command, "--rate", given.rate_bps,
-           "Of each worker's link, in each direction, such as 25gbit");
+           "Rate of each worker's link, per direction, such as 25gbit; overrides --network");
   add_seconds(command, "--latency", given.latency_s,
-              "Of each worker's link, such as 10us (0 if not given)");
-  command.add_option("--network", given.file, "What calibrate has measured: links and processors")
+              "Latency of each worker's link, such as 10us; overrides --network (default: 0)");
+  command
+      .add_option("--network", given.file,
+                  "Network file from 'sparsesync calibrate': measured links and CPU costs")
       ->type_name("NETWORK.json");
 }
 
@@ -147,8 +151,7 @@ GivenNetwork network_from(const std::string& command, const NetworkArguments& gi
   if (!given.file.empty()) found.measured = read_network(given.file);
   if (!found.measured && given.rate_bps <= 0) {
     throw InputError(fmt::format(
-        "{}: nothing is known of the network: give --rate (and --latency), or --network from "
-        "calibrate",
+        "{} needs a network: pass --rate (and --latency), or --network with a file from calibrate",
         command));
   }
   if (found.measured) found.network = found.measured->network();
@@ -167,7 +170,7 @@ std::chrono::milliseconds TransportArguments::deadline() const {
 }
 
 bool TransportArguments::over_mpi() const {
-  // As MPIs tell their processes: Open MPI, and those with PMI.
+  // Open MPI sets the first variable, MPI libraries with PMI set the second.
   const bool is_started_by_mpirun =
       std::getenv("OMPI_COMM_WORLD_SIZE") != nullptr ||  // NOLINT(concurrency-mt-unsafe)
       std::getenv("PMI_SIZE") != nullptr;                // NOLINT(concurrency-mt-unsafe)
@@ -180,15 +183,15 @@ void TransportArguments::check() const {
   }
   if (!is_local() && (rate_bps > 0 || latency_s > 0)) {
     throw InputError(
-        "--rate and --latency shape local links alone: leave them out, or use --transport local");
+        "--rate and --latency apply only to local links: remove them, or use --transport local");
   }
 }
 
 CLI::Option* add_transport(CLI::App& command, TransportArguments& given) {
   return command
       .add_option("--transport", given.transport,
-                  "How the workers are connected: local (threads of this process), mpi "
-                  "(processes of an mpirun) or nccl (either, on GPUs)")
+                  "Connection between the workers: local (threads of this process, the default of "
+                  "compare), mpi (processes started by mpirun) or nccl (GPUs of either)")
       ->type_name("local|mpi|nccl");
 }
 
@@ -215,7 +218,7 @@ std::string nearest_name(std::string_view name, const std::vector<std::string>& 
   std::string nearest;
   std::size_t fewest = std::max<std::size_t>(name.size() / 3, 1) + 1;
   for (const std::string& candidate : known) {
-    // Levenshtein's distance, a row of the table at a time.
+    // Levenshtein distance, computed one table row at a time.
     std::vector<std::size_t> row(candidate.size() + 1);
     std::iota(row.begin(), row.end(), std::size_t{0});
     for (std::size_t i = 0; i < name.size(); ++i) {

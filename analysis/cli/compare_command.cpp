@@ -1,4 +1,4 @@
-// `sparsesync compare`: from its options to a comparison, and what that found to where it goes.
+// `sparsesync compare`: runs every scheme on a trace and prints bytes, seconds and correctness.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -35,10 +35,11 @@ struct CompareArguments : TransportArguments {
   std::string network;
   std::string result;
   std::string json;
-  CompareOptions options;  // what they are given as
+  CompareOptions options;  // receives the options that need no conversion
 };
 
-/// cpu, cuda, or cuda:0 and so on.
+/// Parses --device: "cpu", "cuda", or one GPU such as "cuda:0".
+/// @return nothing for the CPU
 std::optional<CompareOptions::Gpu> gpu_from(const std::string& device) {
   constexpr std::string_view kCuda = "cuda";
   if (device.empty() || device == "cpu") return std::nullopt;
@@ -52,8 +53,8 @@ std::optional<CompareOptions::Gpu> gpu_from(const std::string& device) {
   }
   if (number < 0) {
     throw InputError(
-        fmt::format("--device '{}': use cpu, cuda (a machine's GPUs in turn) or one "
-                    "of them, such as cuda:0",
+        fmt::format("--device '{}': use cpu, cuda (each machine's GPUs in turn) or one "
+                    "GPU, such as cuda:0",
                     device));
   }
   return CompareOptions::Gpu{number};
@@ -62,15 +63,15 @@ std::optional<CompareOptions::Gpu> gpu_from(const std::string& device) {
 CompareOptions options_from(const CompareArguments& given) {
   given.check();
   if (!given.over_mpi() && (given.chunk || given.window)) {
-    throw InputError("--chunk and --window are for --transport mpi alone: leave them out");
+    throw InputError("--chunk and --window apply only to --transport mpi: remove them");
   }
   if (given.clock != "real" && given.clock != "virtual") {
-    throw InputError(fmt::format("--clock '{}': this build has real and virtual", given.clock));
+    throw InputError(fmt::format("--clock '{}': use real or virtual", given.clock));
   }
   if (!given.is_local() && given.clock == "virtual") {
     throw InputError(
-        fmt::format("--clock virtual records the workers of one process: leave --transport {} out, "
-                    "or use --clock real",
+        fmt::format("--clock virtual needs all workers in one process: remove --transport {}, or "
+                    "use --clock real",
                     given.transport));
   }
   CompareOptions options = given.options;
@@ -84,11 +85,11 @@ CompareOptions options_from(const CompareArguments& given) {
   options.nccl = given.transport == "nccl";
   options.gpu = gpu_from(options.nccl && given.device.empty() ? "cuda" : given.device);
   if (options.nccl && !options.gpu) {
-    throw InputError("--transport nccl connects GPUs: leave --device cpu out");
+    throw InputError("--transport nccl connects GPUs: remove --device cpu");
   }
   if (options.gpu && given.clock == "virtual") {
     throw InputError(
-        "--clock virtual records what processors do: leave --device out, or use --clock real");
+        "--clock virtual records computation on CPUs only: remove --device, or use --clock real");
   }
   if (given.clock == "virtual") options.clock = CompareClock::replayed;
   options.deadline = given.deadline();
@@ -97,9 +98,9 @@ CompareOptions options_from(const CompareArguments& given) {
   return options;
 }
 
-/// Reads --network: what predictions are made from and, on the virtual clock, the link to replay
-/// on. What the command line says of the link goes before what the file says.
-/// @param between_nodes  whether messages cross between machines
+/// Reads --network. Predictions use it, and so does the replay of the virtual clock. --rate and
+/// --latency override the file.
+/// @param between_nodes  whether workers are on more than one machine
 void take_network(const CompareArguments& given, bool between_nodes, CompareOptions& options) {
   if (given.network.empty()) return;
   Network network = read_network(given.network).network(between_nodes);
@@ -115,13 +116,13 @@ void take_network(const CompareArguments& given, bool between_nodes, CompareOpti
   options.network = network;
 }
 
-/// "-" where there is nothing to divide by.
+/// Formats a / b; "-" if b is not positive.
 std::string ratio(double a, double b, int digits) {
   return b > 0 ? fmt::format("{:.{}f}", a / b, digits) : "-";
 }
 
-/// One line: the workspace that each scheme will need.
-/// @param workers  on this machine
+/// Returns one line with the workspace that each scheme will need.
+/// @param workers  workers on this machine
 std::string memory_needs_text(const std::vector<MemoryNeed>& needs, int workers) {
   std::string text = fmt::format("memory needed (workspace, {} workers on this machine):", workers);
   for (const MemoryNeed& need : needs) {
@@ -132,8 +133,7 @@ std::string memory_needs_text(const std::vector<MemoryNeed>& needs, int workers)
   return text;
 }
 
-/// The table of --explain.
-/// @param predictions  in the order of its rows
+/// Returns the table of --explain, with a row per prediction.
 std::string predictions_table(const std::vector<Prediction>& predictions) {
   Table table({{"expected", Table::Align::left},
                {"seconds"},
@@ -156,7 +156,7 @@ std::string compare_heading(const CompareReport& report, std::string_view transp
   }
   const std::string link =
       transport == "mpi"
-          ? "as it is"
+          ? "link not shaped"
           : fmt::format("{}, latency {}",
                         report.link.rate_bps ? format_rate(*report.link.rate_bps) : "unshaped",
                         format_seconds(report.link.latency_s));
@@ -168,8 +168,8 @@ std::string compare_heading(const CompareReport& report, std::string_view transp
       format_bytes(report.partitioned_ideal_bytes), format_bytes(report.lower_bound_bytes));
 }
 
-/// A row for each scheme that ran, the fastest one first, with a star at the first that is correct;
-/// below it the values that overflowed and the schemes that were skipped.
+/// Returns a row for each scheme that ran, the fastest first. A star marks the fastest correct
+/// scheme. Lines below the table report overflowed values and skipped schemes.
 std::string compare_table(const CompareReport& report) {
   std::vector<const SchemeFigures*> ran;
   std::string skipped;
@@ -195,7 +195,7 @@ std::string compare_table(const CompareReport& report) {
                {"memory"},
                {"correct", Table::Align::left}});
   std::string overflowed;
-  bool has_winner = false;  // the fastest one that is right
+  bool has_winner = false;  // the fastest correct scheme
   for (const SchemeFigures* each : ran) {
     const SchemeFigures& of = *each;
     const bool wins = of.correct && !has_winner;
@@ -212,20 +212,21 @@ std::string compare_table(const CompareReport& report) {
                    format_bytes(static_cast<double>(of.memory_bytes)), of.correct ? "yes" : "NO"});
     if (of.non_finite > 0) {
       overflowed +=
-          fmt::format("{}: {} values of a step's sums are not finite: too large for --wire?\n",
+          fmt::format("{}: {} summed values per step are not finite; --wire may be too narrow\n",
                       of.name, of.non_finite);
     }
   }
   return table.text() + overflowed + skipped;
 }
 
-/// @throws InputError if nothing is known of the network
+/// Returns the text of --explain.
+/// @throws InputError if no option describes the network
 std::string explanation(const Comparison& comparison) {
   const std::optional<Network> network = comparison.network();
   if (!network) {
     throw InputError(
-        "--explain: nothing is known of the network: give --network (from calibrate), or a --rate "
-        "where links are local");
+        "--explain needs a network: pass --network with a file from calibrate, --clock virtual, or "
+        "--rate with local links");
   }
   return predictions_table(comparison.predictions(*network));
 }
@@ -259,7 +260,7 @@ void compare(const CompareArguments& given) {
     take_network(given, !workers || workers->on_this_machine() < workers->size(), options);
     Trace trace = Trace::open(given.trace);
     if (!workers) {
-      // On the virtual clock the link is the replay's.
+      // With the virtual clock, only the replay applies the link's rate and latency.
       const bool waits = options.clock == CompareClock::real;
       workers =
           std::make_unique<LocalWorkers>(trace.header().workers, waits ? options.link : LocalLink{},
@@ -274,7 +275,7 @@ void compare(const CompareArguments& given) {
       };
     }
     comparison.emplace(*workers, std::move(trace), std::move(options));
-    // Before anything is printed: it is refused where nothing is known of the network.
+    // Computed before anything is printed, because it throws if the network is unknown.
     if (given.explain) explained = explanation(*comparison);
   };
   if (workers) {
@@ -308,76 +309,94 @@ void compare(const CompareArguments& given) {
 void add_compare_command(CLI::App& app) {
   auto given = std::make_shared<CompareArguments>();
   CLI::App& command = *app.add_subcommand(
-      "compare", "Move a trace's gradients by each scheme: bytes, seconds, correctness");
-  command.add_option("trace", given->trace, "A trace's folder")->type_name("TRACE")->required();
+      "compare", "Synchronize a trace's gradients with each scheme: bytes, seconds, correctness");
+  command.add_option("trace", given->trace, "Folder of the trace")->type_name("TRACE")->required();
   command
       .add_option("--schemes", given->schemes,
-                  "All, or names with a comma between them: those of info --schemes, and auto, "
-                  "which takes the one that is expected to be fastest (all if not given)")
+                  "Schemes to run, comma-separated: names from 'info --schemes', or auto, which "
+                  "selects the scheme that is expected to be fastest (default: all)")
       ->type_name("all|a,b,c");
   add_transport(command, *given);
   add_rate(command, "--rate", given->rate_bps,
-           "Of each worker's link, in each direction, such as 200mbit (unshaped if not given)");
+           "With --transport local: rate of each worker's link, per direction, such as 200mbit "
+           "(default: not limited)");
   add_seconds(command, "--latency", given->latency_s,
-              "Of each worker's link, such as 50us (0 if not given)");
+              "With --transport local: latency of each worker's link, such as 50us (default: 0)");
   command
       .add_option("--clock", given->clock,
-                  "What time is: real, or virtual, where each worker's computing is recorded and "
-                  "replayed on the link as if it had a machine of its own (over local alone)")
+                  "Clock for the reported seconds. real measures. virtual records each worker's "
+                  "computation and replays it on a simulated link, as if each worker had a "
+                  "separate machine; it needs --transport local (default: real)")
       ->type_name("real|virtual");
   command
       .add_option("--network", given->network,
-                  "What calibrate has measured: seconds are predicted from it, and on the virtual "
-                  "clock it is the link where --rate is not given")
+                  "Network file from 'sparsesync calibrate', used to predict seconds; with --clock "
+                  "virtual and without --rate, also the simulated link")
       ->type_name("NETWORK.json");
   add_count(command, "--repeat", given->options.repeat, 1, 1'000'000,
-            "Times that all steps are run; the median counts (5 if not given)");
+            "Repetitions of all steps; seconds are the median over them (default: 5)");
   command
       .add_option(
           "--pattern", given->pattern,
-          "How the messages of all_gather go, and the sums of split_all_gather and dynamic_split "
-          "(ring if not given)")
+          "Communication pattern of all_gather, and of the gather phase of split_all_gather and "
+          "dynamic_split (default: ring)")
       ->type_name("ring|hierarchy|point_to_point");
   command
       .add_option("--wire", given->wire,
-                  "What values cross as, no wider than their dtype (their dtype if not given)")
+                  "Type in which values are sent; no wider than the tensor's dtype (default: the "
+                  "tensor's dtype)")
       ->type_name("f32|bf16|f16");
   command
       .add_option("--device", given->device,
-                  "Where gradients are and kernels run: cpu (if not given), cuda (a machine's GPUs "
-                  "in turn) or cuda:N")
+                  "Device that holds the gradients and runs the kernels: cpu, cuda (each machine's "
+                  "GPUs in turn) or cuda:N (default: cpu; cuda with --transport nccl)")
       ->type_name("cpu|cuda|cuda:N");
   command.add_flag("--announce", given->options.announce,
-                   "Announce the rows of a step before its clock starts, to schemes that use them "
-                   "(balanced, owned); their bytes are counted");
+                   "Index prefetch: exchange row indices before the clock of a step starts. Only "
+                   "balanced and owned use it. The bytes are counted, the seconds are not");
   command.add_flag("--explain", given->explain,
-                   "Print what each scheme is expected to take, best first: what auto goes by "
-                   "(needs --rate, --network or --clock virtual)");
+                   "Print the predicted seconds, bytes and memory of each scheme, best first; auto "
+                   "uses the same prediction. Needs --rate, --network or --clock virtual");
   add_count(command, "--block", given->options.scheme_options.block, 1, 1 << 20,
-            "Elements of a block of block_ps (256 if not given)");
+            "Elements per block of block_ps (default: 256)");
   add_count(command, "--workers-per-node", given->options.scheme_options.workers_per_node, 1,
-            1 << 20, "The workers of a node, for two_level (as the transport tells if not given)");
+            1 << 20, "Workers per node, for two_level (default: as the transport reports)");
   command
       .add_option("--between-nodes", given->options.scheme_options.between_nodes,
-                  "The scheme between nodes, for two_level (balanced if not given)")
+                  "Scheme that two_level uses between nodes (default: balanced)")
       ->type_name("NAME");
   add_bytes(command, "--memory", given->memory,
-            "Workspace of each worker at most, such as 2GiB (what the machine has, if not given)");
+            "Maximum workspace per worker, such as 2GiB; the same limit applies to a worker's "
+            "inputs and reference sums (default: an equal share of 80% of the free memory)");
   add_seconds(command, "--deadline", given->deadline_s,
-              "Of each wait for another worker (60 s if not given)");
+              "Timeout of each wait for another worker (default: 60s)");
   add_bytes(command, "--chunk", given->chunk,
-            "Over mpi: what messages are cut into (16KiB if not given)");
+            "With --transport mpi: maximum size of the chunks of a message (default: 16KiB)");
   add_count(command, "--window", given->window, 1, 65'536,
-            "Over mpi: chunks that a worker has under way at most (14 if not given)");
+            "With --transport mpi: maximum number of chunks that a worker has in flight (default: "
+            "14)");
   command
       .add_option("--result", given->result,
-                  "Write what every worker ended with: DIR/SCHEME/w0003.s0001.safetensors")
+                  "Write every worker's result of every step: DIR/SCHEME/w0003.s0001.safetensors "
+                  "is that of worker 3 at step 1")
       ->type_name("DIR");
-  command.add_flag("--force", given->options.force, "Replace a folder --result that is there");
+  command.add_flag("--force", given->options.force, "Replace the folder of --result if it exists");
   add_json(command, given->json);
   command.footer(
-      "Bytes are what crosses the port in a step: payloads and headers between different workers.\n"
-      "'correct' compares every element on every worker with a sum made from the trace's files.\n"
+      "Columns of the table:\n"
+      "  busiest worker       bytes per step that the busiest worker sends or receives, whichever\n"
+      "                       is more: payloads and headers between different workers\n"
+      "  × ideal              busiest worker / partitioned ideal\n"
+      "  seconds              seconds per step; median over --repeat\n"
+      "  × faster than dense  seconds of dense_ring / seconds\n"
+      "  imbalance            load of the fullest server / mean load; push or pull, whichever is\n"
+      "                       more (Zen, Definitions 5 and 6)\n"
+      "  memory               peak workspace of the worker that needs most\n"
+      "  correct              yes if every element on every worker matches a reference sum that "
+      "is\n"
+      "                       computed from the trace files alone\n"
+      "The partitioned ideal is the bytes of a push and a pull with perfect balance and indices\n"
+      "at their entropy. The lower bound counts values alone and holds for every scheme.\n"
       "Example:\n"
       "  sparsesync compare TRACE --rate 200mbit --latency 50us --json compare.json\n"
       "  sparsesync compare TRACE --rate 25gbit --latency 10us --clock virtual\n"

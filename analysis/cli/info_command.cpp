@@ -1,4 +1,4 @@
-// `sparsesync info`: what this build is, what it has, and the design space with its schemes.
+// `sparsesync info`: the build, its features, and the schemes in the design space.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -30,7 +30,7 @@ std::vector<std::string> transports() {
   return all;
 }
 
-/// As CUDA numbers versions.
+/// Formats a CUDA version number: 12040 is "12.4".
 std::string version_text(int version) {
   return fmt::format("{}.{}", version / 1000, version % 1000 / 10);
 }
@@ -137,8 +137,10 @@ std::string as_json() {
 
 void add_info_command(CLI::App& app) {
   auto given = std::make_shared<InfoArguments>();
-  CLI::App& command = *app.add_subcommand("info", "What this build is and has");
-  command.add_flag("--schemes", given->schemes, "The schemes as rows of the design space");
+  CLI::App& command = *app.add_subcommand(
+      "info", "Show the version, devices, transports, dtypes and schemes of this build");
+  command.add_flag("--schemes", given->schemes,
+                   "List the schemes by the dimensions of Zen's design space");
   add_json(command, given->json);
   command.footer("Example:\n  sparsesync info --schemes");
   command.callback([given] {

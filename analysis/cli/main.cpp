@@ -1,4 +1,4 @@
-// The program `sparsesync`: its commands, and one line and an exit status for whatever goes wrong.
+// The program `sparsesync`: its commands. Every error prints one line and sets the exit status.
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <unistd.h>
@@ -24,7 +24,7 @@ namespace {
 constexpr int kFailed = 1;
 constexpr int kWrongUse = 2;
 
-/// One printable line: runs of blanks and control characters become one space.
+/// Returns `text` as one printable line: runs of blanks and control characters become one space.
 std::string folded(const std::string& text) {
   std::string line;
   for (const char c : text) {
@@ -44,14 +44,14 @@ int report(const std::string& text, int status) {
   return status;
 }
 
-/// The command that was called, as far as it was understood: the innermost sub-command.
+/// Returns the innermost sub-command that the parser recognized.
 const CLI::App& innermost(const CLI::App& app) {
   const CLI::App* command = &app;
   while (!command->get_subcommands().empty()) command = command->get_subcommands().back();
   return *command;
 }
 
-/// "sparsesync trace synthetic"
+/// Returns a command's full name, such as "sparsesync trace synthetic".
 std::string full_name(const CLI::App& command) {
   return command.get_parent() == nullptr
              ? command.get_name()
@@ -79,7 +79,7 @@ std::string suggestion(const std::string& name, const std::vector<std::string>& 
   return nearest.empty() ? "" : fmt::format(" (did you mean {}?)", nearest);
 }
 
-/// The words of `command`, and of those that it is a part of, that nothing takes.
+/// Returns the arguments that neither `command` nor any of its parents accepts.
 std::vector<std::string> unknown_words(const CLI::App& command) {
   std::vector<std::string> words = command.remaining();
   if (command.get_parent() != nullptr) {
@@ -89,7 +89,7 @@ std::vector<std::string> unknown_words(const CLI::App& command) {
   return words;
 }
 
-/// What the parser says, as a sentence.
+/// Returns the parser's message as a sentence.
 std::string plain_text(const CLI::ParseError& error) {
   std::string text = error.what();
   if (error.get_name() != "ArgumentMismatch") return text;
@@ -98,13 +98,13 @@ std::string plain_text(const CLI::ParseError& error) {
   return option + (missing ? " needs a value" : " is given more than once");
 }
 
-/// What was wrong with the use of the program, in one line that says how to mend it.
-/// @param text  what the parser says; empty where a sub-command is missing
+/// Describes a usage error and its fix in one line.
+/// @param text  the parser's message; empty if a sub-command is missing
 std::string usage_error(const CLI::App& app, const std::string& text) {
   const CLI::App& command = innermost(app);
   const std::string help = fmt::format("; see '{} --help'", full_name(command));
   const std::vector<std::string> commands = command_names(command);
-  // An unknown word is the cause of much else that may be missing, so it is said first.
+  // An unknown word often causes the other errors, such as a missing option: report it first.
   const std::vector<std::string> unknown = unknown_words(command);
   for (const std::string& word : unknown) {
     if (word.size() > 1 && word[0] == '-') {
@@ -117,19 +117,19 @@ std::string usage_error(const CLI::App& app, const std::string& text) {
     return fmt::format("unknown command '{}'{}: use one of {}{}", unknown[0],
                        suggestion(unknown[0], commands), fmt::join(commands, ", "), help);
   }
-  if (!unknown.empty()) return fmt::format("'{}' is one argument too many{}", unknown[0], help);
+  if (!unknown.empty()) return fmt::format("unexpected argument '{}'{}", unknown[0], help);
   if (text.empty()) {
     return fmt::format("a command is missing: use one of {}{}", fmt::join(commands, ", "), help);
   }
   return text + help;
 }
 
-/// Opens /dev/null for those of the three standard streams that are closed. The next file that is
-/// opened would otherwise become standard output, and get the tables.
+/// Opens /dev/null for each closed standard stream. Otherwise the next opened file would become
+/// standard output and receive the tables.
 void open_closed_streams() {
   for (const int stream : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
     if (fcntl(stream, F_GETFD) != -1 || errno != EBADF) continue;
-    // It becomes the lowest number that is free, which is this one.
+    // open() returns the lowest free descriptor, which is this stream's.
     if (open("/dev/null", stream == STDIN_FILENO ? O_RDONLY : O_WRONLY) != stream) {
       throw IoError(fmt::format("cannot open /dev/null in place of the closed stream {}: {}",
                                 stream, std::generic_category().message(errno)));
@@ -139,15 +139,15 @@ void open_closed_streams() {
 
 int run(int argc, char** argv) {
   CLI::App app(
-      "Makes gradients of embedding-heavy models equal on all workers, moving only what is not "
-      "zero.",
+      "Measures, predicts and simulates the synchronization of sparse gradients in distributed "
+      "training.",
       "sparsesync");
   app.footer(
       "Example:\n"
       "  sparsesync trace from-text /usr/lib/python3.11 --width 32 --workers 8 --batch 2560 --out "
       "TRACE\n"
       "  sparsesync compare TRACE --rate 200mbit\n"
-      "'sparsesync COMMAND --help' says more of each command.");
+      "Run 'sparsesync COMMAND --help' for the options of a command.");
   app.get_formatter()->column_width(34);
   add_trace_command(app);
   add_compare_command(app);
@@ -163,7 +163,7 @@ int run(int argc, char** argv) {
       std::fprintf(stderr, "  %-10s %s\n", command->get_name().c_str(),
                    command->get_description().c_str());
     }
-    std::fprintf(stderr, "'sparsesync --help' says more\n");
+    std::fprintf(stderr, "see 'sparsesync --help'\n");
     return kWrongUse;
   }
   set_log_level_from_environment();
@@ -176,7 +176,7 @@ int run(int argc, char** argv) {
   } catch (const CLI::ParseError& error) {
     return report(usage_error(app, plain_text(error)), kWrongUse);
   }
-  // Commands that consist of commands do nothing themselves.
+  // A command with sub-commands does nothing by itself.
   if (!command_names(innermost(app)).empty()) return report(usage_error(app, ""), kWrongUse);
   print(stdout, "");
   return 0;

@@ -1,4 +1,4 @@
-// `sparsesync plan`: what each scheme is expected to take among other numbers of workers.
+// `sparsesync plan`: predicts time, bytes and memory of each scheme for other numbers of workers.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -25,7 +25,7 @@ struct PlanArguments {
   std::string json;
 };
 
-/// Names of all schemes, in the order of the last plan's table.
+/// Returns the names of all schemes, in the order of the plan with the most workers.
 std::vector<std::string> schemes_of(const ScalePlan& plan) {
   std::vector<std::string> names;
   for (std::size_t i = plan.plans.size(); i-- > 0;) {
@@ -38,7 +38,7 @@ std::vector<std::string> schemes_of(const ScalePlan& plan) {
   return names;
 }
 
-/// A row of the table: `cell` of each number of workers.
+/// Returns a row of the table: `name`, then `cell` for each number of workers.
 template <typename Cell>
 std::vector<std::string> row_of(const ScalePlan& plan, std::string name, Cell&& cell) {
   std::vector<std::string> cells{std::move(name)};
@@ -46,8 +46,8 @@ std::vector<std::string> row_of(const ScalePlan& plan, std::string name, Cell&& 
   return cells;
 }
 
-/// A row for each scheme: `cell` of what is expected of it among each number of workers.
-/// @param title  of the column with the schemes' names
+/// Returns a table with a row per scheme: `cell` formats its prediction for each number of workers.
+/// @param title  title of the column with the schemes' names
 template <typename Cell>
 Table table_of_schemes(const ScalePlan& plan, std::string title, Cell&& cell) {
   std::vector<Table::Column> columns{{std::move(title), Table::Align::left}};
@@ -64,10 +64,10 @@ Table table_of_schemes(const ScalePlan& plan, std::string title, Cell&& cell) {
   return table;
 }
 
-/// Bytes, workspace and seconds of each scheme among each number of workers, the fastest with a
-/// star; the theorem's optimum, γ, and where the fastest changes.
-/// @param known_workers      of the trace: beyond them γ is extrapolated
-/// @param eighth_of_workers  of them, which the last row knows
+/// Returns bytes, workspace and seconds of each scheme for each number of workers; a star marks the
+/// fastest scheme. Then follow the theorem's optimum, γ, and the crossovers.
+/// @param known_workers      workers of the trace; γ is extrapolated for more workers
+/// @param eighth_of_workers  workers that the last row extrapolates from
 std::string plan_table(const ScalePlan& plan, int known_workers, int eighth_of_workers) {
   std::string text;
   text += table_of_schemes(plan, "busiest worker, workers",
@@ -92,24 +92,27 @@ std::string plan_table(const ScalePlan& plan, int known_workers, int eighth_of_w
   const auto ratio = [](double number) { return fmt::format("{:.2f} ", number); };
   table.add_row(row_of(plan, "densification",
                        [&](const WorkersPlan& each) { return ratio(each.densification); }));
-  table.add_row(row_of(
-      plan,
-      fmt::format("told from {} worker{}", eighth_of_workers, eighth_of_workers == 1 ? "" : "s"),
-      [&](const WorkersPlan& each) { return ratio(each.densification_from_an_eighth); }));
+  table.add_row(
+      row_of(plan,
+             fmt::format("predicted from {} worker{}", eighth_of_workers,
+                         eighth_of_workers == 1 ? "" : "s"),
+             [&](const WorkersPlan& each) { return ratio(each.densification_from_an_eighth); }));
   text += table.text() + "\n";
   text +=
-      "theorem's optimum: the smaller of its two times, indices of 4 bytes, no latency, perfect "
-      "balance; what codes indices better takes less\n";
+      "theorem's optimum: the shorter time of Zen's Theorem 1 (4-byte indices, no latency, perfect "
+      "balance); schemes with shorter index codes can be faster\n";
   if (!plan.plans.empty() && !plan.plans.back().is_known) {
     text += fmt::format(
-        "the trace has {0} workers: densification beyond is extrapolated; how well that goes shows "
-        "in the last row, up to {0} workers\n",
+        "the trace has {0} workers: densification is measured up to {0} workers and extrapolated "
+        "beyond; to judge the extrapolation, compare the last row with the row above it up to {0} "
+        "workers\n",
         format_count(known_workers));
   }
   text +=
-      "not told: dense_native, which is the network's own, and two_level, as no nodes are known\n";
+      "not included: dense_native (its cost depends on the transport) and two_level (the nodes are "
+      "not known)\n";
   for (const Crossover& each : plan.crossovers) {
-    text += fmt::format("from {} workers on {} is faster than {}\n", format_count(each.workers),
+    text += fmt::format("from {} workers on, {} is faster than {}\n", format_count(each.workers),
                         each.to, each.from);
   }
   return text;
@@ -118,7 +121,8 @@ std::string plan_table(const ScalePlan& plan, int known_workers, int eighth_of_w
 void run_plan(const PlanArguments& given) {
   const std::vector<int> workers = workers_from(given.workers, 2);
   const auto [network, measured, is_inside] = network_from("plan", given.network);
-  const char* const inside_a_node = is_inside ? ", the link inside a node: no other is known" : "";
+  const char* const inside_a_node =
+      is_inside ? " (link inside a node: the network file has no link between nodes)" : "";
   const Trace trace = Trace::open(given.trace);
   JsonOutput json(given.json);
   const SchemeOptions options;
@@ -130,9 +134,9 @@ void run_plan(const PlanArguments& given) {
                 [&](std::int64_t done, std::int64_t total) { progress.update(done, total); });
   progress.erase();
   print(json.tables(),
-        fmt::format("{} each way, latency {}{}{}\n{} of {} steps looked at\n\n",
+        fmt::format("{} per direction, latency {}{}{}\n{} of {} steps analyzed\n\n",
                     format_rate(network.rate_bps), format_seconds(network.latency_s), inside_a_node,
-                    measured ? "" : "; processors take no time: --network has what they do",
+                    measured ? "" : "; CPU time counts as zero: pass --network to include it",
                     outlook.steps(), trace.header().steps) +
             plan_table(plan, outlook.known_workers(), outlook.eighth_of_workers()));
   Json provenance = provenance_json();
@@ -146,21 +150,22 @@ void run_plan(const PlanArguments& given) {
 void add_plan_command(CLI::App& app) {
   auto given = std::make_shared<PlanArguments>();
   CLI::App& command = *app.add_subcommand(
-      "plan", "What each scheme is expected to take among other numbers of workers");
-  command.add_option("trace", given->trace, "A trace's folder")->type_name("TRACE")->required();
+      "plan", "Predict time, bytes and memory of each scheme for other numbers of workers");
+  command.add_option("trace", given->trace, "Folder of the trace")->type_name("TRACE")->required();
   command
       .add_option("--workers", given->workers,
-                  "From the fewest to the most, by powers of two, or numbers with commas (2..1024 "
-                  "if not given; 65536 at most)")
+                  "Numbers of workers: FIRST..LAST for these two and the powers of two between "
+                  "them, or a comma-separated list; 2 to 65536 (default: 2..1024)")
       ->type_name("2..1024|8,12,...");
   add_network(command, given->network);
   add_bytes(command, "--memory", given->memory,
-            "Workspace of each worker at most, such as 2GiB (any if not given)");
+            "Maximum workspace per worker, such as 2GiB; schemes that need more are left out "
+            "(default: no limit)");
   add_json(command, given->json);
   command.footer(
-      "Up to the trace's workers all sparsity is the trace's; beyond, its growth is extrapolated.\n"
-      "A network of calibrate counts with the latency of a quiet link and the rate of a loaded "
-      "one.\n"
+      "Sparsity is measured up to the trace's number of workers, and extrapolated beyond it.\n"
+      "From a network file, plan uses the latency of an idle link and, if measured, the rate of a\n"
+      "loaded link.\n"
       "Example:\n"
       "  sparsesync plan TRACE --workers 2..1024 --rate 25gbit --latency 10us\n"
       "  sparsesync plan TRACE --network NETWORK.json --json plan.json");

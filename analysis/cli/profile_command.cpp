@@ -1,4 +1,4 @@
-// `sparsesync profile`: how sparse a trace's gradients are, how alike its workers, how skewed.
+// `sparsesync profile`: density, overlap between workers, and skew of a trace's gradients.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -44,14 +44,14 @@ std::string percent(double share) {
   return fmt::format("{:.4g}%", 100 * share);
 }
 
-/// A number as a bar that takes 40 characters where it is the largest.
+/// Draws a number as a bar; the largest number takes 40 characters.
 std::string bar(double number, double largest) {
   constexpr double kLongest = 40;
   const double length = largest > 0 ? kLongest * number / largest : 0;
   return std::string(static_cast<std::size_t>(number > 0 ? std::max(1.0, length) : 0), '#');
 }
 
-/// Two rows: numbers, and below each what was found.
+/// Formats pairs as two rows: the numbers, and below each its value.
 template <typename Pairs, typename Format>
 std::string two_rows(std::string title, const std::string& what, const Pairs& pairs,
                      Format&& format) {
@@ -83,9 +83,7 @@ std::string overlap_picture(const OverlapDistribution& overlap) {
 }
 
 std::string touch_picture(const TensorProfile& profile) {
-  Table table({{"touched by so many workers' steps", Table::Align::left},
-               {"rows"},
-               {"", Table::Align::left}});
+  Table table({{"touches per row", Table::Align::left}, {"rows"}, {"", Table::Align::left}});
   double most = 0;
   const auto& histogram = profile.touch_histogram;
   for (const auto& [times, rows] : histogram) {
@@ -112,7 +110,7 @@ std::string hot_rows(const TensorProfile& profile) {
   return table.text() + "\n";
 }
 
-/// The tables of one tensor.
+/// Returns the tables of one tensor.
 std::string profile_table(const TensorSpec& tensor, const TensorProfile& profile) {
   std::string text =
       fmt::format("{}: {} rows of width {}, {}\n\n", shortened(tensor.name),
@@ -129,13 +127,13 @@ std::string profile_table(const TensorSpec& tensor, const TensorProfile& profile
                                                    profile.overlap.mean, profile.overlap.stdev)
                                      : "- (one worker)");
   line("Zipf exponent", profile.zipf
-                            ? fmt::format("{:.3f} (95% of {:.3f} to {:.3f})", profile.zipf->s,
+                            ? fmt::format("{:.3f} (95% interval {:.3f} to {:.3f})", profile.zipf->s,
                                           profile.zipf->ci.low, profile.zipf->ci.high)
-                            : "- (these touches leave it open)");
+                            : "- (these touches do not determine it)");
   line("drift from first step",
        profile.drift.size() > 1
-           ? fmt::format("{:.3f} at the second, {:.3f} at the last: level where steps "
-                         "draw alike",
+           ? fmt::format("{:.3f} at the second, {:.3f} at the last: constant if all steps "
+                         "draw rows alike",
                          profile.drift[1], profile.drift.back())
            : "- (one step)");
   text += '\n';
@@ -176,15 +174,15 @@ void run_profile(const ProfileArguments& given) {
 void add_profile_command(CLI::App& app) {
   auto given = std::make_shared<ProfileArguments>();
   CLI::App& command = *app.add_subcommand(
-      "profile", "Look at a trace's gradients: density, overlap, densification, skew, hot rows");
-  command.add_option("trace", given->trace, "A trace's folder")->type_name("TRACE")->required();
+      "profile", "Measure a trace's sparsity: density, overlap, densification, skewness, hot rows");
+  command.add_option("trace", given->trace, "Folder of the trace")->type_name("TRACE")->required();
   command
       .add_option("--partitions", given->partitions,
-                  "Numbers of even ranges that skewness is told for (8,16,64,128 if not given)")
+                  "Numbers of even row ranges to report skewness for (default: 8,16,64,128)")
       ->type_name("P,...");
   add_json(command, given->json);
   command.footer(
-      "docs/measures.md says what each measure is.\n"
+      "docs/tools/profile.md defines each measure. A touch is one worker using a row in one step.\n"
       "Example:\n"
       "  sparsesync profile TRACE --json profile.json\n"
       "  python -m sparsesync.report profile.json -o page.html");

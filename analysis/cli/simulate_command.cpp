@@ -1,4 +1,4 @@
-// `sparsesync simulate`: what a training step of a model takes, by schedule and number of workers.
+// `sparsesync simulate`: simulates a model's training step for each schedule and number of workers.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -57,7 +57,7 @@ AffineAllReduce affine_from(const std::string& text) {
   const std::vector<std::string> parts = between_commas("--affine", text);
   if (parts.size() != 2) {
     throw InputError(fmt::format(
-        "--affine {}: two numbers, such as 9.7e-5,3.1e-10: seconds, and seconds for each byte",
+        "--affine {}: give two numbers, seconds and seconds per byte, such as 9.7e-5,3.1e-10",
         text));
   }
   constexpr double kMost = 1e6;
@@ -70,13 +70,15 @@ CrossingOptions crossing_from(const SimulateArguments& given) {
   options.scheme = given.scheme;
   options.announce = given.announce;
   options.wire = dtype_named(given.wire);
-  if (given.coarse_grained == 0) throw InputError("--coarse-grained 0: more than 0, and 1 at most");
+  if (given.coarse_grained == 0) {
+    throw InputError("--coarse-grained 0: give a share above 0 and up to 1");
+  }
   if (given.coarse_grained > 0) options.chunks = CrossingChunks{given.coarse_grained, given.chunk};
   if (!given.affine.empty()) {
     if (given.network.is_given() || given.workers_per_node > 0) {
       throw InputError(
-          "--affine is in the place of --rate, --latency, --network and --workers-per-node: give "
-          "one or the other");
+          "--affine replaces --rate, --latency, --network and --workers-per-node: remove either "
+          "--affine or these");
     }
     options.affine = affine_from(given.affine);
     return options;
@@ -86,20 +88,21 @@ CrossingOptions crossing_from(const SimulateArguments& given) {
   if (given.workers_per_node > 0) {
     if (!found.measured || !found.measured->intra || !found.measured->inter) {
       throw InputError(
-          "--workers-per-node: --network with links inside and between nodes says what each takes");
+          "--workers-per-node needs --network with links inside and between nodes: write one with "
+          "'mpirun ... sparsesync calibrate' on two or more nodes");
     }
     options.nodes = NodeNetwork{given.workers_per_node, found.measured->network(false)};
   }
   return options;
 }
 
-/// What of gradients crosses, where that is not all of it.
+/// Describes how gradients are compressed; empty if they are not.
 std::string compression_text(const CrossingOptions& options) {
   std::string text;
   if (options.wire != DType::f32)
-    text += fmt::format("; values cross as {}", name_of(options.wire));
+    text += fmt::format("; values are sent as {}", name_of(options.wire));
   if (options.chunks) {
-    text += fmt::format("; {:g} of all chunks of {} elements cross", options.chunks->share,
+    text += fmt::format("; {:g} of all chunks of {} elements are sent", options.chunks->share,
                         format_count(options.chunks->elements));
   }
   return text;
@@ -107,14 +110,14 @@ std::string compression_text(const CrossingOptions& options) {
 
 std::string crossing_text(const CrossingOptions& options) {
   if (options.affine) {
-    return fmt::format("an all-reduce takes {} and {:.3g} ns a byte",
+    return fmt::format("an all-reduce takes {} + {:.3g} ns per byte",
                        format_seconds(options.affine->start_s), options.affine->s_per_byte * 1e9);
   }
-  return fmt::format("{} each way, latency {}", format_rate(options.network.rate_bps),
+  return fmt::format("{} per direction, latency {}", format_rate(options.network.rate_bps),
                      format_seconds(options.network.latency_s));
 }
 
-/// A step among some workers by one schedule.
+/// The simulated step of one schedule with one number of workers.
 struct SimulationResult {
   int workers = 1;
   std::string schedule;
@@ -122,18 +125,22 @@ struct SimulationResult {
   std::vector<std::string> schemes;  // [bucket]
 };
 
-/// All that was simulated of a model.
+/// All results of a model.
 struct Simulation {
   const Model& model;
   CrossingOptions crossing;
   std::vector<SimulationResult> results;
 };
 
+/// Returns the JSON of a simulation. `efficiency` is compute_s / iteration_s. `schemes` has one
+/// entry per bucket.
+///
 /// {"model", "network": {"latency_s", "rate_bps", "affine": [A, B] or null}, "wire",
-/// "coarse_grained": {"share", "chunk"} or null, "results":
-/// [{"workers", "schedule", "scheme", "iteration_s", "compute_s", "communication_s", "exposed_s",
-/// "efficiency": compute_s over iteration_s, "messages", "buckets": [[first layer, last layer],
-/// ...], "schemes": [of each bucket]}], "provenance"}.
+///  "coarse_grained": {"share", "chunk"} or null,
+///  "results": [{"workers", "schedule", "scheme", "iteration_s", "compute_s", "communication_s",
+///               "exposed_s", "efficiency", "messages", "buckets": [[first layer, last layer],
+///               ...], "schemes": [...]}],
+///  "provenance"}
 std::string simulation_json(const Simulation& simulation, const Json& provenance) {
   Json results = Json::array();
   for (const SimulationResult& result : simulation.results) {
@@ -170,7 +177,7 @@ std::string simulation_json(const Simulation& simulation, const Json& provenance
        {"provenance", provenance}});
 }
 
-/// A row for each schedule, a column for each number of workers.
+/// Returns a table with a row for each schedule and a column for each number of workers.
 template <typename Cell>
 std::string table_of(const Simulation& simulation, const std::string& title, Cell&& cell) {
   std::vector<Table::Column> columns{{title, Table::Align::left}};
@@ -192,8 +199,8 @@ std::string table_of(const Simulation& simulation, const std::string& title, Cel
   return table.text();
 }
 
-/// A row for each schedule, a column for each number of workers: iteration times, and what of them
-/// is exposed.
+/// Returns three tables with a row for each schedule and a column for each number of workers:
+/// iteration times, exposed communication, and messages.
 std::string simulation_table(const Simulation& simulation) {
   std::map<int, double> least;
   for (const SimulationResult& each : simulation.results) {
@@ -216,7 +223,7 @@ std::string simulation_table(const Simulation& simulation) {
          });
 }
 
-/// The last steps of each result.
+/// Returns a Chrome trace of the last steps of each result.
 std::string timelines_of(const Simulation& simulation) {
   std::vector<std::string> layers;
   for (const ModelLayer& layer : simulation.model.layers) layers.push_back(layer.name);
@@ -239,7 +246,7 @@ void run_simulate(const SimulateArguments& given) {
   Stragglers stragglers;
   stragglers.deviation = given.stragglers;
   stragglers.seed = static_cast<std::uint64_t>(given.seed);
-  if (given.bucket_bytes == 0) throw InputError("--bucket 0: a byte at least");
+  if (given.bucket_bytes == 0) throw InputError("--bucket 0: give a size of 1 byte or more");
   const std::optional<double> full_bytes =
       given.bucket_bytes > 0 ? std::optional<double>(given.bucket_bytes) : std::nullopt;
   Simulation simulation{model, crossing, {}};
@@ -276,49 +283,62 @@ void run_simulate(const SimulateArguments& given) {
 void add_simulate_command(CLI::App& app) {
   auto given = std::make_shared<SimulateArguments>();
   CLI::App& command = *app.add_subcommand(
-      "simulate", "What a training step of a model takes, by schedule and number of workers");
-  command.add_option("model", given->model, "A model's file")->type_name("MODEL.json")->required();
+      "simulate", "Simulate a model's training step for each schedule and number of workers");
+  command.add_option("model", given->model, "Model file")->type_name("MODEL.json")->required();
   command
       .add_option("--workers", given->workers,
-                  "From the fewest to the most, by powers of two, or numbers with commas (4..2048 "
-                  "if not given; 65536 at most)")
+                  "Numbers of workers: FIRST..LAST for these two and the powers of two between "
+                  "them, or a comma-separated list; 1 to 65536 (default: 4..2048)")
       ->type_name("4..2048|8,12,...");
   command
       .add_option("--schedules", given->schedules,
-                  "sequential, wfbp, merge_all, mg_wfbp, mg_wfbp_exact, lazy, dear, auto")
+                  "Schedules to simulate, comma-separated: sequential, wfbp, merge_all, mg_wfbp, "
+                  "mg_wfbp_exact, lazy, dear, auto (default: all)")
       ->type_name("all|NAME,...");
-  command.add_option("--scheme", given->scheme, "Of sparse gradients (auto if not given)")
+  command
+      .add_option(
+          "--scheme", given->scheme,
+          "Scheme for sparse gradients. Dense gradients use it too if it is a dense scheme, "
+          "and dense_ring otherwise (default: auto)")
       ->type_name("auto|NAME");
   add_network(command, given->network);
   command
       .add_option("--affine", given->affine,
-                  "In place of a network: an all-reduce of m bytes takes A + B * m seconds")
+                  "Cost of an all-reduce of m bytes, A + B * m seconds; replaces the options of "
+                  "the network")
       ->type_name("A,B");
   add_count(command, "--workers-per-node", given->workers_per_node, 1, 65'536,
-            "With a --network that knows the link inside a node");
+            "Workers per node; needs a --network file with links inside and between nodes");
   add_bytes(command, "--bucket", given->bucket_bytes,
-            "What a bucket of lazy and dear is full with (what is the best if not given)");
+            "Size at which a bucket of the schedules lazy and dear is full (default: the fastest "
+            "bucketing)");
   add_number(command, "--stragglers", given->stragglers, 0, 10,
-             "Standard deviation of workers' compute times in a step, over their mean (0 if not "
-             "given)");
-  add_count(command, "--seed", given->seed, 0, std::int64_t{1} << 53U, "Of stragglers");
+             "Standard deviation of the workers' compute times in a step, relative to their mean "
+             "(default: 0)");
+  add_count(command, "--seed", given->seed, 0, std::int64_t{1} << 53U,
+            "Seed of --stragglers (default: 1)");
   command.add_flag("--announce", given->announce,
-                   "Sparse gradients' rows cross ahead, under the forward pass");
-  command.add_option("--wire", given->wire, "What values cross as (f32 if not given)")
+                   "Index prefetch: exchange row indices of sparse gradients during the forward "
+                   "pass");
+  command.add_option("--wire", given->wire, "Type in which values are sent (default: f32)")
       ->type_name("f32|bf16|f16");
   CLI::Option* const share =
       add_number(command, "--coarse-grained", given->coarse_grained, 0, 1,
-                 "Of dense gradients' chunks the share that crosses, and the norms of all (all of "
-                 "each gradient if not given)");
+                 "Share of the chunks of dense gradients that is sent, beside the norms of all "
+                 "chunks (default: whole gradients are sent)");
   add_count(command, "--chunk", given->chunk, 1, std::int64_t{1} << 40U,
-            "Elements of such a chunk (32768 if not given)")
+            "Elements per chunk of --coarse-grained (default: 32768)")
       ->needs(share);
   command
       .add_option("--timeline", given->timeline,
-                  "A Chrome trace of the last steps, for ui.perfetto.dev")
+                  "Write a Chrome trace of the last simulated steps, for ui.perfetto.dev")
       ->type_name("FILE");
   add_json(command, given->json);
   command.footer(
+      "Tables, with a column per number of workers: iteration is the time of a training step.\n"
+      "Exposed communication is the part that is not hidden behind computation, \"of\" all\n"
+      "communication. Messages are those that the busiest worker sends per step.\n"
+      "docs/tools/simulate.md describes the model file.\n"
       "Examples:\n"
       "  sparsesync simulate models/resnet50.json --workers 4..2048 --rate 10gbit --latency 20us\n"
       "  sparsesync simulate models/lstm.json --workers 8 --network NETWORK.json --schedules "

@@ -1,4 +1,4 @@
-// `sparsesync trace`: makes traces from text, token ids, categorical fields, or Zipf's law.
+// `sparsesync trace`: makes traces from text, token ids or categorical fields, or by Zipf's law.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -22,7 +22,7 @@ namespace {
 
 constexpr Index kAny = std::numeric_limits<Index>::max();
 
-/// The options of all four commands; each reads those that it adds.
+/// The options of all four commands; each command reads the options that it adds.
 struct TraceOptions {
   GenerateOptions generate;
   std::vector<std::string> paths;
@@ -41,16 +41,20 @@ struct TraceOptions {
 };
 
 void add_common(CLI::App& command, TraceOptions& options) {
-  add_count(command, "--width", options.generate.width, 1, kAny, "Elements of a row")->required();
-  add_count(command, "--workers", options.generate.workers, 1, kMaxTraceWorkers, "Workers")
+  add_count(command, "--width", options.generate.width, 1, kAny, "Row width: elements per row")
+      ->required();
+  add_count(command, "--workers", options.generate.workers, 1, kMaxTraceWorkers,
+            "Number of workers")
       ->required();
   add_count(command, "--steps", options.generate.steps, 1, std::numeric_limits<int>::max(),
-            "Steps (1 if not given)");
-  add_dtype(command, "--dtype", options.generate.dtype, "Type of the values (f32 if not given)");
+            "Number of training steps (default: 1)");
+  add_dtype(command, "--dtype", options.generate.dtype, "Type of the values (default: f32)");
   add_count(command, "--seed", options.seed, 0, kAny,
-            "Seed of all draws and values (1 if not given)");
-  command.add_option("--out", options.out, "Folder of the trace")->type_name("TRACE")->required();
-  command.add_flag("--force", options.force, "Replace a trace that is there");
+            "Seed of all random draws and values (default: 1)");
+  command.add_option("--out", options.out, "Folder of the trace to write")
+      ->type_name("TRACE")
+      ->required();
+  command.add_flag("--force", options.force, "Replace the trace if it exists");
   add_json(command, options.json);
 }
 
@@ -60,7 +64,7 @@ void add_batch(CLI::App& command, TraceOptions& options, const char* help) {
 
 void add_sampled(CLI::App& command, TraceOptions& options) {
   add_count(command, "--sampled", options.sampled, 0, Index{1} << 31U,
-            "Log-uniform draws added for each worker and step, as a sampled softmax does");
+            "Log-uniform draws to add per worker and step, as in a sampled softmax (default: 0)");
 }
 
 std::string summary(const TraceHeader& header, const TraceSummary& made, const std::string& path) {
@@ -105,17 +109,18 @@ std::string as_json(const TraceHeader& header, const TraceSummary& made, const s
                     {"row_density_mean", made.row_density_mean}});
 }
 
-/// @param make  from the options to the trace that is to be written
+/// Sets the callback of a command: it makes a trace, writes it, and prints a summary.
+/// @param make  returns the trace to write, from the options
 template <typename Make>
 void do_on_call(CLI::App& command, const std::shared_ptr<TraceOptions>& options, Make make) {
   command.callback([options, make] {
     options->generate.seed = static_cast<std::uint64_t>(options->seed);
-    // Before the input is read, which may take long: what cannot be written to is said at once.
+    // Checked before the input is read, which may take long, so that the error appears at once.
     if (!options->force) {
       std::error_code ignored;
       if (std::filesystem::exists(std::filesystem::symlink_status(options->out, ignored))) {
-        throw InputError(
-            fmt::format("'{}' exists: name another, or replace it with --force", options->out));
+        throw InputError(fmt::format("'{}' exists: choose another name, or replace it with --force",
+                                     options->out));
       }
     }
     JsonOutput json(options->json);
@@ -133,19 +138,22 @@ void do_on_call(CLI::App& command, const std::shared_ptr<TraceOptions>& options,
 
 void add_from_text(CLI::App& trace) {
   auto options = std::make_shared<TraceOptions>();
-  CLI::App& command = *trace.add_subcommand("from-text", "The words of text files");
+  CLI::App& command =
+      *trace.add_subcommand("from-text", "Make a trace from the words of text files");
   command
       .add_option("paths", options->paths,
-                  "Files, or folders of which all .py, .txt and .md files are taken")
+                  "Text files; of a folder, all .py, .txt and .md files at any depth are read")
       ->type_name("PATH...")
       ->required();
   add_common(command, *options);
-  add_batch(command, *options, "Words and marks that each worker takes at a step");
+  add_batch(command, *options, "Words and punctuation marks per worker and step");
   add_count(command, "--vocabulary", options->vocabulary, 1, kAny,
-            "At most so many rows: the last one stands for all rarer words");
+            "Maximum number of rows; the last row represents all rarer words (default: one row "
+            "per distinct word)");
   add_sampled(command, *options);
   command.footer(
-      "A row is a word (letters, digits, '_') or a punctuation mark; the most frequent is row 0.\n"
+      "Each distinct word (letters, digits, '_') or punctuation mark is a row. The most frequent\n"
+      "is row 0.\n"
       "Example:\n"
       "  sparsesync trace from-text /usr/lib/python3.11 --width 32 --workers 8 --batch 2560 "
       "--steps 4 "
@@ -158,16 +166,20 @@ void add_from_text(CLI::App& trace) {
 
 void add_from_tokens(CLI::App& trace) {
   auto options = std::make_shared<TraceOptions>();
-  CLI::App& command = *trace.add_subcommand("from-tokens", "Token ids in a NumPy file");
-  command.add_option("file", options->input, "One dimension, integers")
+  CLI::App& command =
+      *trace.add_subcommand("from-tokens", "Make a trace from token ids in a NumPy file");
+  command.add_option("file", options->input, "NumPy array of integers, shape [tokens]")
       ->type_name("FILE.npy")
       ->required();
-  add_count(command, "--rows", options->rows, 1, kAny, "Rows of the embedding")->required();
+  add_count(command, "--rows", options->rows, 1, kAny,
+            "Rows of the embedding; more than the largest token id")
+      ->required();
   add_common(command, *options);
-  add_batch(command, *options, "Tokens that each worker takes at a step");
+  add_batch(command, *options, "Tokens per worker and step");
   add_sampled(command, *options);
   command.footer(
-      "Worker w of n takes tokens [(s*n + w)*batch, +batch) at step s, wrapping at the end.\n"
+      "At step s, worker w of n reads `batch` tokens from position (s*n + w) * batch on. Reading\n"
+      "continues at the first token after the last one.\n"
       "Example:\n"
       "  sparsesync trace from-tokens FILE.npy --rows 793471 --width 512 --workers 16 --batch 2560 "
       "--sampled 8192 --out TRACE");
@@ -184,15 +196,17 @@ void add_from_tokens(CLI::App& trace) {
 
 void add_from_fields(CLI::App& trace) {
   auto options = std::make_shared<TraceOptions>();
-  CLI::App& command = *trace.add_subcommand("from-fields", "Categorical fields in a NumPy file");
-  command.add_option("file", options->input, "Two dimensions [samples, fields], integers")
+  CLI::App& command =
+      *trace.add_subcommand("from-fields", "Make a trace from categorical fields in a NumPy file");
+  command.add_option("file", options->input, "NumPy array of integers, shape [samples, fields]")
       ->type_name("FILE.npy")
       ->required();
   add_common(command, *options);
-  add_batch(command, *options, "Samples that each worker takes at a step");
-  command.add_flag("--split", options->split, "A tensor for each field, not one for all");
+  add_batch(command, *options, "Samples per worker and step");
+  command.add_flag("--split", options->split,
+                   "Make one tensor per field (default: one tensor for all fields)");
   command.footer(
-      "Each field is a vocabulary of its own, of its largest value + 1 rows.\n"
+      "Each field has a separate vocabulary with (largest value + 1) rows.\n"
       "Example:\n"
       "  sparsesync trace from-fields FILE.npy --width 16 --workers 16 --batch 1024 --split --out "
       "TRACE");
@@ -204,18 +218,18 @@ void add_from_fields(CLI::App& trace) {
 
 void add_synthetic(CLI::App& trace) {
   auto options = std::make_shared<TraceOptions>();
-  CLI::App& command = *trace.add_subcommand("synthetic", "Rows drawn from Zipf's law");
+  CLI::App& command =
+      *trace.add_subcommand("synthetic", "Make a trace of rows drawn by Zipf's law");
   add_count(command, "--rows", options->rows, 1, kAny, "Rows of the embedding")->required();
   add_number(command, "--density", options->density, 0, 1,
-             "Share of the rows that a worker touches")
+             "Share of the rows that each worker touches in a step, 0 to 1")
       ->required();
   add_number(command, "--zipf", options->zipf, 0, kMaxZipf,
-             "Exponent s: row r is drawn with weight (r + 1)^-s; 0 draws all rows alike")
+             "Exponent s: row r is drawn with weight (r + 1)^-s; 0 is uniform")
       ->required();
   add_common(command, *options);
   command.footer(
-      "Each worker draws round(density * rows) distinct rows, one after another without "
-      "replacement.\n"
+      "In each step, each worker draws round(density * rows) rows without replacement.\n"
       "Example:\n"
       "  sparsesync trace synthetic --rows 1000000 --width 32 --density 0.01 --zipf 1 --workers 8 "
       "--steps 4 --seed 1 --out TRACE");
@@ -227,12 +241,13 @@ void add_synthetic(CLI::App& trace) {
 }  // namespace
 
 void add_trace_command(CLI::App& app) {
-  CLI::App& trace = *app.add_subcommand("trace", "Make a trace: which rows each worker touches");
+  CLI::App& trace =
+      *app.add_subcommand("trace", "Make a trace: the rows that each worker touches in each step");
   trace.footer(
       "Example:\n"
       "  sparsesync trace from-text /usr/lib/python3.11 --width 32 --workers 8 --batch 2560 --out "
       "TRACE\n"
-      "'sparsesync trace COMMAND --help' says more of each.");
+      "Run 'sparsesync trace COMMAND --help' for the options of a command.");
   add_from_text(trace);
   add_from_tokens(trace);
   add_from_fields(trace);

@@ -1,4 +1,4 @@
-// Rates, sizes, times and counts: read from options, and written as people read them.
+// Parsing and formatting of rates, sizes, times and counts.
 #include "analysis/cli/units.h"
 
 #include <fmt/format.h>
@@ -22,7 +22,7 @@ namespace {
 struct Unit {
   std::string_view name;
   double factor;
-  double divisor = 1;  // so that 50us is the number nearest to 5e-05: 1e-6 is none
+  double divisor = 1;  // makes 50us the double nearest to 5e-05: 1e-6 is not exact in binary
 };
 
 constexpr double kKi = 1024;
@@ -62,7 +62,8 @@ constexpr std::array<Unit, 14> kSizes{{{"", 1},
 constexpr std::array<Unit, 5> kTimes{
     {{"", 1}, {"s", 1}, {"ms", 1, 1e3}, {"us", 1, 1e6}, {"ns", 1, 1e9}}};
 
-/// The number that `text` begins with, and what is left of it. Neither a sign nor "inf" nor "nan".
+/// Returns the number at the beginning of `text`, and the rest of the text. Rejects signs, "inf"
+/// and "nan".
 std::optional<std::pair<double, std::string_view>> leading_number(std::string_view text) {
   if (text.empty() || !((text[0] >= '0' && text[0] <= '9') || text[0] == '.')) return std::nullopt;
   double value = 0;
@@ -94,10 +95,10 @@ std::optional<double> measure(std::string_view text, std::span<const Unit> units
   throw InputError(fmt::format("{} {}: {}", option, shortened(text.empty() ? "''" : text), wanted));
 }
 
-/// Three digits and the largest unit of which there is one or more.
+/// Formats a value with three digits and the largest unit in which it is at least 1.
 std::string three_digits(double value, std::span<const Unit> units) {
   if (!std::isfinite(value)) return fmt::format("{} {}", value, units.back().name);
-  // 999.5 is shown as 1000 of its unit, so as 1.00 of the next.
+  // 999.5 would round to 1000 in its unit: it is shown as 1.00 in the next larger unit.
   auto unit = units.begin();
   while (unit + 1 != units.end() && std::abs(value) < unit->factor * 0.9995) ++unit;
   const double scaled = value / unit->factor;
@@ -128,7 +129,7 @@ std::int64_t parse_bytes(std::string_view option, std::string_view text) {
 
 double parse_seconds(std::string_view option, std::string_view text) {
   const auto value = measure(text, kTimes);
-  constexpr double kLongest = 1e6;  // eleven days: nobody waits longer
+  constexpr double kLongest = 1e6;  // seconds: eleven days, longer than any sensible timeout
   if (!value || *value > kLongest) {
     refuse(option, text,
            "not a time up to 1000000 s; write 50us, 1ms, 2s, 20ns, or a number of seconds");
@@ -144,7 +145,7 @@ std::int64_t parse_count(std::string_view option, std::string_view text, std::in
       value > maximum) {
     refuse(option, text,
            maximum == std::numeric_limits<std::int64_t>::max()
-               ? fmt::format("give a whole number from {} on", minimum)
+               ? fmt::format("give a whole number of {} or more", minimum)
                : fmt::format("give a whole number from {} to {}", minimum, maximum));
   }
   return value;

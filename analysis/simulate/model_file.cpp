@@ -115,7 +115,7 @@ std::string model_json(const Model& model,
 Model read_model(const std::filesystem::path& path) {
   const InputFile file = InputFile::read(path);
   const auto json = InputJson::parse(
-      file.text(), InputPlace(path, "docs/schedules.md says what a model's file has"));
+      file.text(), InputPlace(path, "docs/tools/simulate.md describes the file format"));
   Model model{json.member("name").text(), {}};
   std::set<std::string> names;
   for (const InputJson& each : json.member("layers").list()) {

@@ -199,5 +199,5 @@ def test_a_rank_that_never_comes(mpirun, trace):
 
 def test_links_of_mpi_are_not_shaped(refused, trace):
     made = trace(2)
-    refused("compare", made, "--transport", "mpi", "--rate", "1gbit", parts=["--rate", "leave them out"])
-    refused("compare", made, "--chunk", "1KiB", parts=["--chunk", "mpi alone"])
+    refused("compare", made, "--transport", "mpi", "--rate", "1gbit", parts=["--rate", "remove them"])
+    refused("compare", made, "--chunk", "1KiB", parts=["--chunk", "only to --transport mpi"])

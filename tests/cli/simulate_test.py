@@ -186,7 +186,7 @@ def test_bad_options_are_refused(refused, tmp_path, options, parts):
         ("[]", ["m.json"]),
         ('{"name": "m"}', ["layers"]),
         ('{"name": "m", "layers": []}', ["no layer"]),
-        (json.dumps({"name": "m", "layers": [{**LAYERS[0], "forward_s": -1}]}), ["forward_s", "docs/schedules.md"]),
+        (json.dumps({"name": "m", "layers": [{**LAYERS[0], "forward_s": -1}]}), ["forward_s", "docs/tools/simulate.md"]),
         (json.dumps({"name": "m", "layers": [{**LAYERS[0], "sparse": TABLE}]}), ["not both"]),
         (json.dumps({"name": "m", "layers": [LAYERS[0], LAYERS[0]]}), ["l0"]),
     ],
@@ -246,7 +246,7 @@ def test_narrow_values_and_chunks(run, tmp_path):
     told, chunks = crossing("--coarse-grained", "0.1", "--chunk", "1000", "--wire", "f16")
     assert told["coarse_grained"] == {"share": 0.1, "chunk": 1000}
     assert chunks == pytest.approx(whole * (0.05 + 0.002), rel=0.01)
-    assert "; values cross as f16; 0.1 of all chunks of 1,000 elements cross" in run(
+    assert "; values are sent as f16; 0.1 of all chunks of 1,000 elements are sent" in run(
         "simulate", of, *common, "--coarse-grained", "0.1", "--chunk", "1000", "--wire", "f16"
     ).stdout
 
@@ -254,7 +254,7 @@ def test_narrow_values_and_chunks(run, tmp_path):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("--coarse-grained", "0"), "--coarse-grained 0: more than 0"),
+        (("--coarse-grained", "0"), "--coarse-grained 0: give a share above 0"),
         (("--coarse-grained", "1.5"), "--coarse-grained"),
         (("--chunk", "0", "--coarse-grained", "0.5"), "--chunk"),
         (("--chunk", "100"), "--chunk requires --coarse-grained"),
