@@ -1,4 +1,4 @@
-// Arrays of Python as views, without copies: NumPy's, and all that speak DLPack.
+// Views of Python's arrays, without copies: NumPy arrays, and all objects with DLPack.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -15,51 +15,55 @@
 
 namespace sparsesync::python {
 
-/// Rows one after another; read.
+/// A contiguous array that is read.
 using ConstArray = nanobind::ndarray<nanobind::ro, nanobind::c_contig>;
-/// The same, written.
+/// A contiguous array that is written.
 using Array = nanobind::ndarray<nanobind::c_contig>;
-/// Indices as they are read: one dimension of int64.
+/// Indices that are read: one dimension, int64.
 using ConstIndices =
     nanobind::ndarray<nanobind::ro, const std::int64_t, nanobind::ndim<1>, nanobind::c_contig>;
 
-/// Where arrays are to be: in the memory of a GPU, or of the host.
+/// The memory that arrays must be in: a GPU's, or the host's.
 struct Place {
-  std::optional<int> gpu = std::nullopt;  // its number
+  std::optional<int> gpu = std::nullopt;  // GPU number; nothing: the host
 };
 
-// What Python gave, never a copy of it: what is of another form is refused.
+// These functions return views of Python's arrays, never copies, and reject all other objects.
 
-/// @param what   what it is to be; stands before the reason in the text
-/// @param place  where it has to be
-/// @throws InputError where it is no such array, elsewhere, or not aligned for its elements
+/// Returns a view of an array.
+/// @param what   name of the argument, for the error message
+/// @param place  memory that the array must be in
+/// @throws InputError if the object is not such an array, is elsewhere, or is misaligned
 ConstArray array_of(nanobind::handle given, const std::string& what, Place place = {});
-/// To be written to.
-/// @throws InputError as array_of(), and where it is read-only
+/// Returns a writable view of an array.
+/// @throws InputError as array_of(), and if the array is read-only
 Array writable_of(nanobind::handle given, const std::string& what, Place place = {});
+/// Returns a view of indices.
 /// @throws InputError as array_of()
 ConstIndices indices_of(nanobind::handle given, const std::string& what, Place place = {});
 
-/// @throws InputError naming the first that is outside [0, rows)
+/// Verifies that indices are in [0, rows).
+/// @throws InputError with the first index that is not
 void expect_inside(std::span<const Index> indices, Index rows, const std::string& what);
 
-/// The element type; uint16 stands for bf16, which NumPy has not.
-/// @throws InputError if there is none like it
+/// Returns an array's element type. uint16 represents bf16, which NumPy lacks.
+/// @throws InputError if no DType corresponds
 DType dtype_of(nanobind::dlpack::dtype type, const std::string& what);
 
-/// The first dimension as rows, all others together as the width.
-/// @throws InputError if it has no dimension, or an element type that there is not
+/// Returns an array as a matrix: the first dimension is the rows, the product of the others the
+/// width.
+/// @throws InputError if the array has no dimension, or an unsupported element type
 ConstMatrix matrix_of(const ConstArray& array, const std::string& what);
 
 inline std::span<const Index> span_of(const ConstIndices& indices) {
   return {indices.data(), indices.size()};
 }
 
-/// A NumPy array that owns a copy of these.
+/// Returns a NumPy array that owns a copy of the indices: `[n]`, int64.
 nanobind::object new_indices(std::span<const Index> indices);
-/// A NumPy array of one dimension that owns these.
+/// Returns a NumPy array that takes over the memory of the indices: `[count]`, int64.
 nanobind::object new_indices(std::unique_ptr<Index[]> indices, Index count);
-/// A NumPy array [rows, width] that owns a copy of these; bf16 stands as uint16.
+/// Returns a NumPy array `[rows, width]` that owns a copy of the values; bf16 becomes uint16.
 nanobind::object new_values(ConstMatrix values);
 
 }  // namespace sparsesync::python

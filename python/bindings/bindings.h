@@ -1,33 +1,33 @@
-// The parts of the Python module `sparsesync._native`.
+// Functions that add the parts of the Python module `sparsesync._native`.
 #pragma once
 
 #include <nanobind/nanobind.h>
 
 namespace sparsesync::python {
 
-/// The exceptions, and what of C++ each stands for.
+/// Adds the exceptions, and their translation from C++.
 void bind_errors(nanobind::module_& module);
-/// Kernels on arrays.
+/// Adds kernels on arrays.
 void bind_kernels(nanobind::module_& module);
-/// What connects workers.
+/// Adds transports, which connect workers.
 void bind_transports(nanobind::module_& module);
-/// Closes what is open, because Python ends.
+/// Closes all open MPI worlds. Called when Python shuts down, after close_sessions().
 void close_worlds();
-/// GPUs, for sessions.
+/// Adds GPUs, for sessions.
 void bind_device(nanobind::module_& module);
 #if defined(SPARSESYNC_PYTHON_EMULATED)
-/// What tests ask of the emulated GPU: tests/emulated_cuda/python_module.cpp.
+/// Adds test access to the emulated GPU: tests/emulated_cuda/python_module.cpp.
 void bind_emulated(nanobind::module_& module);
 #endif
-/// Buckets and sessions. After bind_transports() and bind_device().
+/// Adds buckets and sessions. Called after bind_transports() and bind_device().
 void bind_session(nanobind::module_& module);
-/// Closes what is open, because Python ends. Before close_worlds().
+/// Closes all open sessions. Called when Python shuts down, before close_worlds().
 void close_sessions();
-/// Schedules of training steps. After bind_session().
+/// Adds schedules of training steps. Called after bind_session().
 void bind_schedules(nanobind::module_& module);
-/// Sparsifiers of buckets. After bind_session().
+/// Adds sparsifiers of buckets. Called after bind_session().
 void bind_sparsifiers(nanobind::module_& module);
-/// Names of schemes, and provenance.
+/// Adds names of schemes, and provenance.
 void bind_facts(nanobind::module_& module);
 
 }  // namespace sparsesync::python

@@ -1,4 +1,4 @@
-// What Python can close, and what a fork leaves behind in the child.
+// Objects that Python can close, and that are unusable in a forked process.
 #pragma once
 
 #include <unistd.h>
@@ -11,31 +11,32 @@
 
 namespace sparsesync::python {
 
-/// What was closed, or belongs to the process that this one was forked from.
+/// Thrown on use of an object that was closed, or that belongs to the parent of a forked process.
 class ClosedError : public Error {
  public:
   using Error::Error;
 };
 
+/// Throws ClosedError for a closed object.
 /// @param what  the name of its class
-/// @throws ClosedError
 [[noreturn]] void throw_closed(std::string_view what);
 
-/// The process that something was made in. What has threads, or shares locks with them, is of use
-/// there alone: a child that was forked has the object without the threads, and who waits for them
-/// waits forever.
+/// The process that an object was made in. An object with threads, or with locks that threads use,
+/// works only there: a forked child has the object without its threads, so a wait for them would
+/// never end.
 class Process {
  public:
   bool forked() const { return getpid() != id_; }
-  /// @param what  the name of its class
-  /// @throws ClosedError if this is another one
+  /// Verifies that this is the object's process.
+  /// @param what  the name of the object's class
+  /// @throws ClosedError in any other process
   void expect(std::string_view what) const;
 
  private:
   pid_t id_ = getpid();
 };
 
-/// Deletes what was made in this process; what is another's stays as it is.
+/// Deletes an object that was made in this process; leaves any other untouched.
 class DeleteInItsProcess {
  public:
   template <typename T>
@@ -47,7 +48,7 @@ class DeleteInItsProcess {
   Process process_;
 };
 
-/// Owns what has threads.
+/// Owns an object with threads.
 template <typename T>
 using OfThisProcess = std::unique_ptr<T, DeleteInItsProcess>;
 

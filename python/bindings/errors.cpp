@@ -1,4 +1,4 @@
-// C++ exceptions as those of sparsesync/errors.py.
+// Translation of C++ exceptions to the Python exceptions of sparsesync/errors.py.
 #include <nanobind/nanobind.h>
 
 #include <exception>
@@ -19,7 +19,7 @@ namespace nb = nanobind;
 namespace sparsesync::python {
 namespace {
 
-/// The classes; never given back.
+/// The exception classes. Their references are never released.
 struct Classes {
   PyObject* error;
   PyObject* input;
@@ -41,7 +41,8 @@ struct Classes {
   PyObject* aborted;
 };
 
-/// A text that may quote anything: names in files, other workers' reasons.
+/// Returns an error text as a Python string. It may quote arbitrary bytes, such as names in files
+/// or other workers' messages, so it is made printable first.
 nb::object text_of(std::string_view text) {
   const std::string shown = printable(text);
   return nb::steal(
@@ -52,14 +53,15 @@ void raise(PyObject* type, const std::exception& error) {
   PyErr_SetObject(type, text_of(error.what()).ptr());
 }
 
-/// With the worker that caused it as `rank`.
+/// Raises an error whose attribute `rank` is the worker that caused it.
 void raise(PyObject* type, const PeerError& error) {
   const nb::object raised = nb::borrow(type)(text_of(error.what()));
   raised.attr("rank") = error.peer().value;
   PyErr_SetObject(type, raised.ptr());
 }
 
-/// Raises in Python what C++ threw. What it does not know goes on to the next translator.
+/// Raises the Python counterpart of a C++ exception. Unknown exceptions pass to the next
+/// translator.
 void translate(const std::exception_ptr& thrown, void* payload) {
   const Classes& classes = *static_cast<const Classes*>(payload);
   try {

@@ -1,4 +1,4 @@
-// Python's lock, given back and taken also while the interpreter ends.
+// Release and acquisition of Python's GIL, also while the interpreter shuts down.
 #pragma once
 
 #include <Python.h>
@@ -7,11 +7,11 @@
 
 namespace sparsesync::python {
 
-/// Runs a call that takes the GIL. Once the interpreter ends it is not to be had: Python
-/// before 3.14 then ends the thread where it asks for it, by pthread_exit(), which unwinds the
-/// stack. That must not pass a function that is noexcept, as destructors are, nor meet another
-/// exception on its way: the process would be terminated. The thread stays here instead, as it does
-/// in Python 3.14, until the process has ended.
+/// Runs a call that acquires the GIL. While the interpreter shuts down, the GIL is unavailable.
+/// Python before 3.14 then ends the requesting thread by pthread_exit(), which unwinds the stack.
+/// If the unwinding passes a noexcept function, such as a destructor, or meets another exception,
+/// it terminates the process. The thread therefore pauses here until the process has ended, as it
+/// does in Python 3.14.
 template <typename Call>
 auto taking_gil(const Call& call) noexcept {
   try {
@@ -21,7 +21,8 @@ auto taking_gil(const Call& call) noexcept {
   }
 }
 
-/// Gives the GIL back for as long as it lives. (nanobind's gil_scoped_release unwinds, see above.)
+/// Releases the GIL for its lifetime. Replaces nanobind's gil_scoped_release, which unwinds as
+/// described at taking_gil().
 class WithoutGil {
  public:
   WithoutGil() : state_(PyEval_SaveThread()) {}
@@ -35,7 +36,7 @@ class WithoutGil {
   PyThreadState* state_;
 };
 
-/// Has the GIL for as long as it lives, on any thread.
+/// Holds the GIL for its lifetime, on any thread.
 class WithGil {
  public:
   WithGil() : state_(taking_gil([] { return PyGILState_Ensure(); })) {}

@@ -1,4 +1,4 @@
-// The link of a local network, as Python names it.
+// Conversion of Python's arguments to the link of a local network.
 #pragma once
 
 #include <optional>
@@ -7,8 +7,10 @@
 
 namespace sparsesync::python {
 
-/// @param rate_bps  bits a second; nothing: not limited
-/// @throws InputError if it is no rate, or no latency
+/// Returns the link of each worker.
+/// @param rate_bps   bits/s; nothing: not limited
+/// @param latency_s  seconds, 0 to 3600
+/// @throws InputError if an argument is out of its range
 LocalLink link_of(const std::optional<double>& rate_bps, double latency_s);
 
 }  // namespace sparsesync::python

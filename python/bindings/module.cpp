@@ -1,13 +1,13 @@
-// The Python module `sparsesync._native`: the library as Python sees it.
+// The Python module `sparsesync._native`: bindings of the library.
 #include <nanobind/nanobind.h>
 
 #include "engine/support/log.h"
 #include "python/bindings/bindings.h"
 
 NB_MODULE(_native, module) {
-  // Python does not take down all that is alive when it ends.
+  // Python does not destroy every live object when it shuts down, which is not a leak.
   nanobind::set_leak_warnings(false);
-  module.doc() = "The library behind the package sparsesync.";
+  module.doc() = "Native code of the package sparsesync: sessions, transports, kernels.";
   sparsesync::python::bind_errors(module);
   sparsesync::set_log_level_from_environment();
   sparsesync::python::bind_kernels(module);
@@ -20,7 +20,7 @@ NB_MODULE(_native, module) {
 #if defined(SPARSESYNC_PYTHON_EMULATED)
   sparsesync::python::bind_emulated(module);
 #endif
-  // Their threads have to be gone when the interpreter goes.
+  // The threads of sessions and worlds must end before the interpreter does.
   nanobind::module_::import_("atexit").attr("register")(nanobind::cpp_function([] {
     sparsesync::python::close_sessions();
     sparsesync::python::close_worlds();

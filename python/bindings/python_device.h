@@ -1,5 +1,5 @@
-// A GPU as a session of Python works on it: its memory, its streams, and how they are in step with
-// the streams of the program.
+// The GPU of a Python session: its memory, its streams, and their synchronization with the streams
+// of the program.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -26,22 +26,22 @@ namespace sparsesync::python {
 /// A stream of the program: a cudaStream_t as a number; 0 is the GPU's default stream.
 using StreamNumber = std::uintptr_t;
 
-/// The number in "cuda" or "cuda:1"; nothing for "cpu".
+/// Returns the number of the GPU "cuda" (0) or "cuda:1" (1); nothing for "cpu".
 /// @throws InputError for any other text
 std::optional<int> gpu_named(const std::string& device);
 
-/// The memory and the streams of one session on a GPU. Guarded by the GIL, and by a lock of its own
-/// where threads call it without the GIL. A call that asks for memory, or waits, is made without
-/// the GIL or gives it up: an allocator of Python's needs it.
+/// The memory and the streams of one session on a GPU. The GIL guards it, and a separate lock where
+/// threads call it without the GIL. Calls that allocate or wait run without the GIL or release it,
+/// because a Python allocator needs it.
 ///
-/// The session's work has a stream of its own. It waits for the program's streams by events, and
-/// results are written in the program's streams: the host waits for neither.
+/// The session's work has a separate stream, which waits for the program's streams by events.
+/// Results are written in the program's streams. The host blocks on neither.
 class PythonDevice {
  public:
-  /// @param stream     of the program, for the session's work; nothing: one of its own
+  /// @param stream     the program's stream for the session's work; nothing: a new stream
   /// @param allocator  None, or an object with allocate(bytes, stream), which returns an address,
   ///                   and free(address)
-  /// @param budget     bytes of the session's workspaces
+  /// @param budget     maximum bytes of the session's workspaces; nothing: no limit
   /// @throws DeviceError, DeviceMemoryError
   PythonDevice(int number, std::optional<StreamNumber> stream, nanobind::object allocator,
                std::optional<std::int64_t> budget);
@@ -52,25 +52,25 @@ class PythonDevice {
   int number() const { return number_; }
   std::string name() const;
   const std::optional<std::int64_t>& budget() const { return budget_; }
-  /// Of the workspaces.
+  /// Returns the memory of the workspaces.
   const CountedMemory& memory() const { return *use().memory; }
-  /// Of the host, for staging.
+  /// Returns the pinned host memory, for staging.
   const CountedMemory& pinned() const { return use().pinned; }
 
-  /// For the one session that it works for.
-  /// @throws InputError if there is one already
+  /// Passes the stream and the memory to the one session that uses them.
+  /// @throws InputError if a session has them already
   OnDevice take();
-  /// Connects its worker with the others by NCCL. Called by all of them, without the GIL.
+  /// Connects this worker with the others by NCCL. All workers call it, without the GIL.
   /// @throws what nccl_over() throws
   std::unique_ptr<Transport> connect(std::unique_ptr<Transport> words,
                                      std::chrono::milliseconds deadline);
 
-  /// An event behind all work that these streams were given so far, and behind all that reads
-  /// results. Called with the GIL, which it gives up. Does not synchronize a stream.
-  /// @throws InputError naming a stream that is not the GPU's
+  /// Returns an event after all work that these streams have been given so far, and after all work
+  /// that reads results. Called with the GIL, which it releases. Does not synchronize a stream.
+  /// @throws InputError naming a stream that belongs to another GPU
   std::shared_ptr<const Event> after(std::span<const StreamNumber> streams);
 
-  /// Gives work that reads results to a stream of the program; the session's next phases wait for
+  /// Submits work that reads results to a stream of the program. The session's next phases wait for
   /// it. Called without the GIL. Does not synchronize the stream.
   /// @throws DeviceError, DeviceMemoryError
   template <typename Work>
@@ -81,10 +81,10 @@ class PythonDevice {
     state.reading.insert(stream);
     work(Context(*state.memory, stream_on(stream)));
   }
-  /// Does work of sparsifiers, in a stream of theirs, one call after another. Called without the
-  /// GIL.
-  /// @param before   in a program's stream, that the work waits for; null: nothing
-  /// @param streams  of the program, that wait for the work
+  /// Submits work of a sparsifier to the stream that all sparsifiers share, one call at a time.
+  /// Called without the GIL. Does not synchronize the stream.
+  /// @param before   event in a program's stream that the work waits for; null: none
+  /// @param streams  the program's streams that wait for the work
   /// @throws DeviceError, DeviceMemoryError
   template <typename Work>
   void sparsify(const Event* before, std::span<const StreamNumber> streams, const Work& work) {
@@ -95,7 +95,7 @@ class PythonDevice {
     try {
       work(context);
     } catch (...) {
-      make_wait(streams, context);  // kernels that were launched still use the program's arrays
+      make_wait(streams, context);  // launched kernels still use the program's arrays
       throw;
     }
     make_wait(streams, context);
@@ -103,9 +103,9 @@ class PythonDevice {
   /// Copies to the host. Called without the GIL.
   void fetch(std::span<const std::byte> from, std::byte* to);
 
-  /// Waits until nothing reads results any more. Called without the GIL, before the session ends.
+  /// Waits until no stream reads results. Called without the GIL, before the session ends.
   void settle();
-  /// Gives back what was for the session, which has ended. Called without the GIL.
+  /// Frees the streams of the session, which has ended. Called without the GIL.
   void leave();
 
  private:
@@ -114,11 +114,11 @@ class PythonDevice {
     PinnedMemory pinned;
     std::unique_ptr<DeviceStream> of_session;
     std::unique_ptr<DeviceStream> joining;         // waits for the program's streams
-    std::unique_ptr<DeviceStream> of_sparsifiers;  // null: there is none yet
-    std::map<StreamNumber, std::unique_ptr<DeviceStream>> in_streams;  // of the program
-    std::set<StreamNumber> reading;  // streams that read results, since the last event
+    std::unique_ptr<DeviceStream> of_sparsifiers;  // null before the first sparsifier
+    std::map<StreamNumber, std::unique_ptr<DeviceStream>> in_streams;  // the program's streams
+    std::set<StreamNumber> reading;  // streams that have read results since the last event
     std::vector<std::shared_ptr<Event>> events;
-    std::optional<Event> stage;  // where a stream is, on its way to `joining`
+    std::optional<Event> stage;  // set in one stream so that another one waits for it
   };
 
   /// @throws ClosedError in a forked process
@@ -128,7 +128,7 @@ class PythonDevice {
   DeviceStream& stream_of_sparsifiers();
   void make_wait(std::span<const StreamNumber> streams, const Context& behind);
 
-  // With the lock held.
+  // Called with the lock held.
   DeviceStream& stream_on(StreamNumber stream);
   void join(std::span<const StreamNumber> streams);
 
@@ -139,14 +139,14 @@ class PythonDevice {
   const int number_;
   const std::optional<std::int64_t> budget_;
   nanobind::object allocator_;
-  // Guards a State's streams. Recursive: what asks for memory runs code of Python.
+  // Guards a State's streams. Recursive, because allocation may run Python code that calls back.
   std::recursive_mutex mutex_;
   std::mutex sparsifying_;  // guards the stream of sparsifiers
   OfThisProcess<State> state_;
   bool taken_ = false;
 };
 
-/// A PythonDevice as Python holds one; sessions and transports share it.
+/// The Python object of a PythonDevice, which sessions and transports share.
 struct DeviceHandle {
   std::shared_ptr<PythonDevice> device;
 };

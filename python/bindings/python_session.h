@@ -1,4 +1,4 @@
-// A session as Python holds one.
+// The Python object of a session.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -28,21 +28,21 @@
 
 namespace sparsesync::python {
 
-/// How often a wait looks whether a signal came, such as control-C, or the session was closed.
+/// Interval at which a wait checks for signals, such as control-C, and for a closed session.
 inline constexpr std::chrono::milliseconds kSignals{100};
 
-/// A Session::Ticket, and of which session it is.
+/// A Session::Ticket, and the number of its session.
 struct PythonTicket {
   Session::Ticket ticket;
   std::uint64_t session = 0;
 };
 
-/// A Session with what Python has to keep for it: its network, and the arrays that a phase reads.
-/// All of it is guarded by the GIL, but for `calls_`. What waits gives up the GIL. What each call
-/// does, and throws, is told to Python's users, by bind_session().
+/// A Session, and the objects that must outlive its phases: the network, and the arrays that a
+/// phase reads. The GIL guards all members except those below `calls_mutex_`. Calls that wait
+/// release the GIL. The docstrings in session.cpp describe each call and its errors.
 class PythonSession {
  public:
-  /// @param device  null: the host
+  /// @param device  device of gradients and results; null: the host
   PythonSession(TransportHandle& transport, double deadline_s, std::uint64_t seed, int threads,
                 int trials, std::optional<std::int64_t> memory_bytes,
                 std::shared_ptr<PythonDevice> device);
@@ -62,24 +62,26 @@ class PythonSession {
   /// @param order  pairs of bucket and phase: "announce", "reduce" or "gather"
   void set_order(const std::vector<std::pair<Index, std::string>>& order, std::int64_t from_step);
 
-  // Streams are those of the program that write what is given, or read and write what is asked for;
-  // of no meaning on the host.
+  // Streams are the program's streams that write the arguments or use the results. The host ignores
+  // them.
 
-  /// @param rows  of each tensor: None, or indices
+  /// @param rows  for each tensor None, or indices
   PythonTicket announce(Index bucket, const nanobind::sequence& rows,
                         const std::vector<StreamNumber>& streams);
-  /// @param gradients  of each tensor: None, a dense array, or (indices, values)
+  /// @param gradients  for each tensor None, a dense array, or (indices, values)
   PythonTicket reduce(Index bucket, const nanobind::sequence& gradients,
                       const std::vector<StreamNumber>& streams);
-  /// @throws InputError if the bucket was registered with others
+  /// Verifies that a bucket was registered with these tensors.
+  /// @throws InputError if it was not
   void expect_tensors(Index bucket, const std::vector<TensorSpec>& tensors);
-  /// @param arrays  that the source reads
+  /// Submits a reduce whose gradients a source computes.
+  /// @param arrays  arrays that the source reads
   PythonTicket reduce_from(Index bucket, std::shared_ptr<GradientSource> source,
                            std::vector<ConstArray> arrays);
   PythonTicket gather(Index bucket) { return submit(bucket, Phase::gather, {}, {}); }
   void wait(const PythonTicket& ticket);
 
-  /// Rows of the result; nothing where it is dense.
+  /// Returns the number of rows of the result; nothing if it is dense.
   std::optional<Index> result_rows(Index bucket, Index tensor);
   nanobind::object result(Index bucket, Index tensor);
   void copy_result(Index bucket, Index tensor, nanobind::handle indices_given,
@@ -92,16 +94,17 @@ class PythonSession {
   nanobind::list all_gather(const nanobind::bytes& own);
   void broadcast(nanobind::handle given, int root);
 
-  /// @param sum  one f64, where the session works
+  /// @param sum  one f64, in the memory of the session's device
   void keep_squares(Index bucket, Index tensors, nanobind::handle sum);
   bool has_squares(Index bucket);
-  /// Of each row space: rows that this worker touched in the last step, and all of them.
+  /// Returns for each row space the rows that this worker, and that all workers, touched in the
+  /// last step.
   std::vector<std::pair<Index, Index>> observed(Index bucket);
 
   nanobind::dict counters();
   nanobind::dict bucket_use(Index bucket);
   std::int64_t non_finite(Index bucket) { return look_at(bucket).non_finite; }
-  /// Which scheme is at work, whether it is settled, and what `auto` expects of each.
+  /// Returns the current scheme, whether it is final, and the predictions of `auto`.
   nanobind::dict choice(Index bucket);
   std::string device() const { return device_ == nullptr ? "cpu" : device_->name(); }
   std::int64_t memory_in_use() const { return workspaces().in_use(); }
@@ -110,12 +113,12 @@ class PythonSession {
   std::int64_t pinned_in_use() const { return device_ ? device_->pinned().in_use() : 0; }
   std::int64_t pinned_high_water() const { return device_ ? device_->pinned().high_water() : 0; }
 
-  /// Those that were not destroyed yet.
+  /// Returns all sessions that are not destroyed yet.
   static std::set<PythonSession*>& open();
-  /// Threads of this process that end a session. Guarded by the GIL.
+  /// Returns the number of threads of this process that are ending a session. Guarded by the GIL.
   static int ending();
 
-  /// Does what takes long, without the GIL.
+  /// Runs a long operation on the session, without the GIL.
   template <typename Work>
   void under_way(const Work& work) {
     const UnderWay call(*this);
@@ -123,12 +126,13 @@ class PythonSession {
     work(*session_);
   }
 
-  /// Where arrays are.
+  /// Returns the memory that arrays must be in.
   Place place() const {
     return {device_ == nullptr ? std::nullopt : std::optional(device_->number())};
   }
-  /// Waits, without the GIL, until `is_over` says so, which waits for kSignals at most.
-  /// @throws what the handler of a signal raises
+  /// Waits, without the GIL, until `is_over` returns true.
+  /// @param is_over  called repeatedly; waits for kSignals at most
+  /// @throws what a signal handler raises
   template <typename Look>
   void wait_until(const Look& is_over) {
     bool over = false;
@@ -137,9 +141,8 @@ class PythonSession {
       if (PyErr_CheckSignals() != 0) throw nanobind::python_error();
     }
   }
-  /// Does `work` without the GIL.
-  /// @param streams  of the program; `work` is given an event behind what they were given so far,
-  ///                 null where there are none, and on the host
+  /// Runs `work` without the GIL, with an event after all work that streams have been given so far.
+  /// @param streams  the program's streams; the event is null without streams, and on the host
   template <typename Work>
   void behind(const std::vector<StreamNumber>& streams, const Work& work) {
     const UnderWay call(*this);
@@ -147,19 +150,20 @@ class PythonSession {
     const WithoutGil without_gil;
     work(event.get());
   }
-  /// An event behind what streams of the program were given so far; null on the host.
+  /// Returns an event after all work that the program's streams have been given so far; null on the
+  /// host.
   std::shared_ptr<const Event> event_behind(const std::vector<StreamNumber>& streams);
 
-  /// Null on the host.
+  /// Returns the device; null on the host.
   const std::shared_ptr<PythonDevice>& on_device() const { return device_; }
   const std::shared_ptr<HostMemory>& host_memory() const { return memory_; }
 
  private:
-  /// What a phase reads until it is over.
+  /// The objects that a phase reads until it is over.
   struct Arrays {
     std::vector<ConstIndices> indices;
     std::vector<ConstArray> values;
-    std::shared_ptr<const Event> after = nullptr;  // on a GPU, what the phase waits for
+    std::shared_ptr<const Event> after = nullptr;  // on a GPU, the event that the phase waits for
     std::shared_ptr<GradientSource> source = nullptr;
   };
   struct Held {
@@ -167,7 +171,7 @@ class PythonSession {
     Arrays arrays;
   };
 
-  /// What a bucket was at when none of its phases ran.
+  /// The state of a bucket when none of its phases was running.
   struct Seen {
     BucketUse use;
     std::int64_t index_bytes_sent = 0;
@@ -180,14 +184,14 @@ class PythonSession {
   struct Bucket {
     BucketSpec spec;
     bool released = false;
-    // How often each phase was submitted, and last with which ticket.
+    // Number of submissions, and the last ticket, of each phase.
     std::array<std::int64_t, kPhases> submitted{};
     std::array<std::optional<Session::Ticket>, kPhases> last{};
     Seen seen{};
-    std::optional<Array> squares = std::nullopt;  // that its reduces write
+    std::optional<Array> squares = std::nullopt;  // array that its reduces write
   };
 
-  /// A session with all that it reads and writes, which goes after it.
+  /// A session, and all objects that it reads and writes: they are destroyed after it.
   struct Parts {
     std::shared_ptr<HostMemory> memory;
     std::shared_ptr<PythonDevice> device;
@@ -197,7 +201,7 @@ class PythonSession {
     OfThisProcess<Session> session;
   };
 
-  /// A call that gives up the GIL while it needs the session: who closes it waits. Made and
+  /// Marks a call that releases the GIL while it needs the session: close() waits for it. Made and
   /// destroyed with the GIL.
   class UnderWay {
    public:
@@ -210,27 +214,30 @@ class PythonSession {
     PythonSession& of_;
   };
 
-  /// Ends a session and gives back what was for it alone. Called without the GIL.
+  /// Ends a session and frees the objects that it alone used. Called without the GIL.
   static void end(OfThisProcess<Session>& session, PythonDevice* device,
                   std::shared_ptr<void>& network);
-  /// Ends the session in a thread of its own: it is closed in its thread, which its end waits for.
+  /// Ends the session in a separate thread. Needed if close() is called in the session's thread,
+  /// which the end of the session waits for.
   void end_elsewhere();
   void expect_open() const;
-  /// Buckets stand elsewhere after another thread has registered one.
+  /// Verifies that no other thread is registering a bucket, which may move the session's buckets.
+  /// @throws ContractError if one is
   void expect_none_registers() const;
   Session& use();
   Bucket& at(Index bucket);
   const TensorSpec& tensor_at(Index number, Index tensor);
-  /// @throws InputError unless there is such a bucket, or such a tensor of it
+  /// Verify that a bucket, or a tensor of it, exists.
+  /// @throws InputError if it does not
   void expect_bucket(Index bucket) { static_cast<void>(at(bucket)); }
   void expect_tensor(Index number, Index tensor) { static_cast<void>(tensor_at(number, tensor)); }
   const std::vector<TensorSpec>& one_for_each_tensor(Index bucket, const nanobind::sequence& given);
   TensorResult result_of(Index number, Index tensor);
-  /// What can be told of a bucket now: where a phase runs, of before its step.
+  /// Returns the state of a bucket: while a phase is running, the state before its step.
   const Seen& look_at(Index number);
 
   const CountedMemory& workspaces() const { return device_ ? device_->memory() : *memory_; }
-  /// Does `work` with a context in which results are read.
+  /// Runs `work` with a context in which results are read.
   template <typename Work>
   void read(StreamNumber stream, const Work& work) {
     if (device_ == nullptr) {
@@ -252,17 +259,19 @@ class PythonSession {
   std::shared_ptr<HostMemory> memory_;
   std::deque<Bucket> buckets_;
   std::vector<Held> held_;
-  int registering_ = 0;   // calls of register_bucket()
-  bool closing_ = false;  // nobody calls it any more
+  int registering_ = 0;   // running calls of register_bucket()
+  bool closing_ = false;  // close() was called: later calls throw ClosedError
 
-  std::mutex calls_mutex_;                // guards what follows
-  std::condition_variable calls_ended_;   // or who closes it has
-  std::thread::id closer_;                // the thread that closes it; none else
-  std::vector<std::thread::id> callers_;  // of calls that are under way without the GIL
-  bool calls_close_ = false;              // the last of them is to close it
+  // Guards the members up to `calls_close_`.
+  std::mutex calls_mutex_;
+  // Notified when a call, or close(), has ended.
+  std::condition_variable calls_ended_;
+  std::thread::id closer_;                // thread inside close(); default if there is none
+  std::vector<std::thread::id> callers_;  // threads of calls that run without the GIL
+  bool calls_close_ = false;              // whether the last running call has to close the session
 
-  OfThisProcess<Session> session_;  // reads what stands above
-  std::thread::id thread_;          // of the session
+  OfThisProcess<Session> session_;  // reads the members above, so it is destroyed first
+  std::thread::id thread_;          // the session's thread
 };
 
 }  // namespace sparsesync::python

@@ -1,4 +1,4 @@
-// A sparsifier as Python holds one.
+// The Python object of a sparsifier.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -18,9 +18,9 @@
 
 namespace sparsesync::python {
 
-/// A Sparsifier, and whether the last step came to take what crosses. It works in a session's
-/// memory, and on a GPU in a stream that all sparsifiers of the session share. Called without the
-/// GIL, by any thread: a lock orders the calls. Phases that take from it own it, too.
+/// A Sparsifier, and whether the last step has selected what it sends. It works in a session's
+/// memory, and on a GPU in a stream that all sparsifiers of the session share. Any thread may call
+/// it, without the GIL: a lock orders the calls. Phases that use it share its ownership.
 class SharedSparsifier {
  public:
   /// @param device  null: the host
@@ -28,12 +28,13 @@ class SharedSparsifier {
   SharedSparsifier(std::shared_ptr<PythonDevice> device, std::shared_ptr<HostMemory> memory,
                    const std::vector<TensorSpec>& tensors, const SparsifierOptions& options);
 
-  /// Tensors that its bucket is registered with.
+  /// Returns the tensors that its bucket is registered with.
   const std::vector<TensorSpec>& crossing() const { return sparsifier_->crossing(); }
 
-  /// @param before   what the work waits for; null: nothing
-  /// @param streams  of the program, that wait for the work
-  /// @param work     is given the Sparsifier and its context
+  /// Runs work on the sparsifier.
+  /// @param before   event that the work waits for; null: none
+  /// @param streams  the program's streams that wait for the work
+  /// @param work     called with the Sparsifier and its context
   template <typename Work>
   void call(const Event* before, std::span<const StreamNumber> streams, const Work& work) {
     const std::lock_guard lock(calls_);
@@ -45,15 +46,19 @@ class SharedSparsifier {
     }
   }
 
-  /// A step was submitted.
+  /// Records that a step was submitted.
   void await();
-  /// The step took what crosses: `not_finite` values of it are infinite or not a number.
+  /// Records that the step has selected what it sends.
+  /// @param not_finite  number of its values that are infinite or NaN
   void has_taken(Index not_finite);
-  /// Waits until the step has taken what crosses, or for so long.
+  /// Waits until the step has selected what it sends.
+  /// @param most  timeout
+  /// @return whether it has
   bool wait_for(std::chrono::milliseconds most);
-  /// Values of the last step that are infinite or not a number; 0 where it took nothing.
+  /// Returns the number of infinite or NaN values of the last step; 0 if it selected nothing.
   Index not_finite();
-  /// Whether the last step took something, which nobody gave back so far; nobody may afterwards.
+  /// Returns whether the last step's selection can be given back or undone, and records that it is:
+  /// false if the step selected nothing, and from the second call on.
   bool give_back();
 
  private:
@@ -61,16 +66,16 @@ class SharedSparsifier {
 
   std::shared_ptr<PythonDevice> device_;
   std::shared_ptr<HostMemory> memory_;
-  std::mutex calls_;  // of the sparsifier
+  std::mutex calls_;  // orders the calls of the sparsifier
   std::unique_ptr<Sparsifier> sparsifier_;
 
-  std::mutex mutex_;  // guards what follows
+  std::mutex mutex_;  // guards the members below
   std::condition_variable changed_;
   Step step_ = Step::none;
   Index not_finite_ = 0;
 };
 
-/// A Sparsifier of a session's bucket. Guarded by the GIL, which is given up for what takes long.
+/// A Sparsifier of a session's bucket. Guarded by the GIL, which long operations release.
 class PythonSparsifier {
  public:
   /// @param session  outlives this
@@ -82,14 +87,13 @@ class PythonSparsifier {
   const std::vector<TensorSpec>& crossing() const { return sparsifier_->crossing(); }
   Index chunks() const { return chunks_; }
   float scale();
-  /// Waits until the last step has taken what crosses.
+  /// Waits until the last step has selected what it sends.
   Index not_finite();
 
-  // `gradients`: of each tensor None, or all elements. `streams`: those of the program that use
-  // them.
+  // `gradients` has for each tensor None, or all elements. `streams` are the program's streams that
+  // use them.
 
-  /// Starts a step of a bucket. What crosses is taken from the gradients, on a GPU when the step's
-  /// turn has come.
+  /// Starts a step of a bucket. On a GPU, the selection happens when the session reaches the step.
   PythonTicket reduce(Index bucket, const nanobind::sequence& gradients, const SparsifierStep& step,
                       const std::vector<StreamNumber>& streams);
   void undo(const nanobind::sequence& gradients, const std::vector<StreamNumber>& streams);
@@ -98,14 +102,14 @@ class PythonSparsifier {
   void write_norms(nanobind::handle out, StreamNumber stream);
   void choose(const std::vector<Index>& chosen);
 
-  /// @param velocity  None where it is not asked for
+  /// @param velocity  None to skip it
   void write_state(Index tensor, nanobind::handle residual, nanobind::handle velocity,
                    StreamNumber stream);
   void read_state(Index tensor, nanobind::handle residual, nanobind::handle velocity,
                   StreamNumber stream);
 
  private:
-  /// Does work behind what `streams` were given so far; what they are given next waits for it.
+  /// Runs work after all work that `streams` have been given so far. Their later work waits for it.
   template <typename Work>
   void call(const std::vector<StreamNumber>& streams, const Work& work) {
     session_.behind(streams,
@@ -124,7 +128,7 @@ class PythonSparsifier {
   std::shared_ptr<SharedSparsifier> sparsifier_;
   bool corrects_momentum_;
   Index chunks_ = 0;
-  std::optional<PythonTicket> last_;  // reduce
+  std::optional<PythonTicket> last_;  // ticket of the last reduce
 };
 
 }  // namespace sparsesync::python

@@ -1,4 +1,4 @@
-// A transport on its way from Python to a session.
+// A transport that Python holds before a session takes it.
 #pragma once
 
 #include <chrono>
@@ -9,10 +9,10 @@
 
 namespace sparsesync::python {
 
-/// A worker's end; a session takes it.
+/// A worker's end of a network, until a session takes it.
 class TransportHandle {
  public:
-  /// @param network  what it is an end of, and has to outlive it; or nothing
+  /// @param network  network that the transport belongs to and that must outlive it; may be null
   TransportHandle(std::unique_ptr<Transport> transport, std::shared_ptr<void> network);
   TransportHandle(TransportHandle&&) noexcept = default;
   TransportHandle& operator=(TransportHandle&&) = delete;
@@ -20,12 +20,13 @@ class TransportHandle {
   TransportHandle& operator=(const TransportHandle&) = delete;
   ~TransportHandle();
 
-  /// @throws InputError if a session has it, ClosedError in a forked process
+  /// Returns the transport.
+  /// @throws InputError if a session has taken it, ClosedError in a forked process
   Transport& use() const;
   /// Checks that a session may take it.
   /// @throws as use()
   void expect_usable() const { static_cast<void>(use()); }
-  /// Gives it to a session, which has taken network() before.
+  /// Passes ownership to a session, which must have copied network() before.
   /// @throws as use()
   std::unique_ptr<Transport> take();
   std::shared_ptr<void> network() const { return network_; }
@@ -33,10 +34,11 @@ class TransportHandle {
  private:
   Process process_;
   std::shared_ptr<void> network_;
-  OfThisProcess<Transport> transport_;  // goes before its network
+  OfThisProcess<Transport> transport_;  // destroyed before its network
 };
 
-/// @throws InputError if it is not above 0, or no time that a clock has
+/// Converts a timeout from seconds.
+/// @throws InputError unless it is above 0 and at most 1e9 seconds
 std::chrono::milliseconds deadline_of(double seconds);
 
 }  // namespace sparsesync::python
