@@ -1,5 +1,5 @@
-// The Python module `sparsesync._analysis`: traces, models, and the results of profile, compare and
-// plan as JSON.
+// The Python module `sparsesync._analysis`: bindings of traces, models, and of profile, compare and
+// plan, whose results are JSON.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/filesystem.h>
@@ -40,7 +40,7 @@ namespace nb = nanobind;
 namespace sparsesync::python {
 namespace {
 
-/// What made a result, and from which trace.
+/// Returns the provenance of a result: the program, and the path of the trace.
 Json provenance_of(const std::string& trace) {
   Json json = provenance_json();
   json["trace"] = trace;
@@ -53,7 +53,7 @@ std::string profile_of(const std::string& path, const std::vector<int>& partitio
   options.threads = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
   if (!partitions.empty()) options.partitions = partitions;
   for (const int partition : options.partitions) {
-    if (partition < 1) throw InputError(fmt::format("{} partitions: 1 or more", partition));
+    if (partition < 1) throw InputError(fmt::format("{} partitions: give 1 or more", partition));
   }
   std::sort(options.partitions.begin(), options.partitions.end());
   const Trace trace = Trace::open(path);
@@ -65,7 +65,7 @@ std::string profile_of(const std::string& path, const std::vector<int>& partitio
 Network network_from(const std::optional<double>& rate_bps, double latency_s,
                      const std::optional<std::string>& file) {
   if (!rate_bps && !file) {
-    throw InputError("nothing is known of the network: give rate_bps (and latency_s), or network");
+    throw InputError("no network is given: pass rate_bps (and latency_s), or network");
   }
   Network network;
   if (file) network = read_network(*file).network();
@@ -84,12 +84,12 @@ std::string plan_of(const std::string& path, std::vector<int> workers,
   const WithoutGil without_gil;
   const Network network = network_from(rate_bps, latency_s, network_file);
   if (memory_bytes && *memory_bytes < 0) {
-    throw InputError(fmt::format("a memory of {} bytes: 0 or more", *memory_bytes));
+    throw InputError(fmt::format("a memory of {} bytes: give 0 or more", *memory_bytes));
   }
   std::sort(workers.begin(), workers.end());
   workers.erase(std::unique(workers.begin(), workers.end()), workers.end());
   if (workers.empty() || workers.front() < 2 || workers.back() > kMaxTraceWorkers) {
-    throw InputError(fmt::format("workers: numbers from 2 to {}", kMaxTraceWorkers));
+    throw InputError(fmt::format("workers: give numbers from 2 to {}", kMaxTraceWorkers));
   }
   const Trace trace = Trace::open(path);
   const SchemeOptions options;
@@ -106,7 +106,7 @@ std::string compare_of(const std::string& path, const std::vector<std::string>& 
                        const std::optional<double>& rate_bps, double latency_s, bool virtual_clock,
                        int repeat, const std::optional<std::string>& wire, bool announce) {
   const WithoutGil without_gil;
-  if (repeat < 1) throw InputError("repeat: 1 or more");
+  if (repeat < 1) throw InputError("repeat: give 1 or more");
   CompareOptions options;
   options.schemes = schemes;
   options.link = link_of(rate_bps, latency_s);
@@ -122,7 +122,8 @@ std::string compare_of(const std::string& path, const std::vector<std::string>& 
   return compare_json(comparison.run(), "local", provenance);
 }
 
-/// @throws InputError unless the trace has such a worker and step
+/// Verifies a worker and a step.
+/// @throws InputError unless the trace has them
 void expect_in(const TraceHeader& header, int worker, int step) {
   if (worker < 0 || worker >= header.workers || step < 0 || step >= header.steps) {
     throw InputError(fmt::format("worker {} at step {}: the trace has {} workers and {} steps",
@@ -130,7 +131,8 @@ void expect_in(const TraceHeader& header, int worker, int step) {
   }
 }
 
-/// What a worker touched at a step, by tensor: (indices, values); values of bf16 as uint16.
+/// Returns a worker's rows at a step as a dict: tensor name -> (indices, values). bf16 values
+/// become uint16.
 nb::dict load(const Trace& trace, int worker, int step) {
   const TraceHeader& header = trace.header();
   expect_in(header, worker, step);
@@ -149,7 +151,7 @@ nb::dict load(const Trace& trace, int worker, int step) {
   return loaded;
 }
 
-/// A TraceWriter that knows what it writes.
+/// A TraceWriter that verifies what it writes.
 class PythonTraceWriter {
  public:
   PythonTraceWriter(const std::filesystem::path& path, const TraceHeader& header, bool force)
@@ -158,7 +160,8 @@ class PythonTraceWriter {
         written_(static_cast<std::size_t>(header.workers) *
                  static_cast<std::size_t>(header.steps)) {}
 
-  /// @param given  of each tensor its indices
+  /// Writes one worker's step.
+  /// @param given  the indices of each tensor
   void write(int worker, int step, const nb::sequence& given) {
     expect_open();
     expect_in(header_, worker, step);
@@ -203,22 +206,43 @@ class PythonTraceWriter {
 
   Process process_;
   TraceHeader header_;
-  OfThisProcess<TraceWriter> writer_;  // what a child leaves behind is not what it began
-  std::vector<bool>
-      written_;  // [step · workers + worker]; after the writer, which checks the numbers
+  // Owned by this process: a forked child must not delete the parent's unfinished trace.
+  OfThisProcess<TraceWriter> writer_;
+  // [step · workers + worker]. Declared after the writer, which verifies the numbers first.
+  std::vector<bool> written_;
 };
 
 void bind_reports(nb::module_& module) {
   module.def("profile_json", profile_of, nb::arg("trace"), nb::arg("partitions"),
-             "JSON of sparsesync.profile().");
+             "Returns the JSON behind sparsesync.profile().");
   module.def("plan_json", plan_of, nb::arg("trace"), nb::arg("workers"), nb::arg("rate_bps").none(),
              nb::arg("latency_s"), nb::arg("network").none(), nb::arg("memory_bytes").none(),
-             "JSON of sparsesync.plan().");
+             "Returns the JSON behind sparsesync.plan().");
   module.def("compare_json", compare_of, nb::arg("trace"), nb::arg("schemes"),
              nb::arg("rate_bps").none(), nb::arg("latency_s"), nb::arg("virtual_clock"),
              nb::arg("repeat"), nb::arg("wire").none(), nb::arg("announce"),
-             "JSON of sparsesync.compare().");
+             "Returns the JSON behind sparsesync.compare().");
 }
+
+constexpr const char* kWriteModel =
+    R"doc(Writes a model file for `sparsesync simulate`. The file appears only once it is complete.
+
+Args:
+    path: Path of the file.
+    name: Name of the model.
+    layers: Layers in the order of the forward pass.
+    provenance: Pairs of a name and a value that describe the origin of the model.
+    force: Whether an existing file may be replaced.
+
+Raises:
+    InputError: The file exists.
+    IoError: The file cannot be written.
+
+Example:
+    >>> import pathlib, sparsesync, tempfile
+    >>> layers = [sparsesync.Layer("linear.weight", bytes=400, forward_s=1e-3, backward_s=2e-3)]
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     sparsesync.write_model(pathlib.Path(folder) / "model.json", "small", layers))doc";
 
 void bind_models(nb::module_& module) {
   module.def(
@@ -232,49 +256,127 @@ void bind_models(nb::module_& module) {
       },
       nb::arg("path"), nb::arg("name"), nb::arg("layers"),
       nb::arg("provenance") = std::vector<std::pair<std::string, std::string>>(),
-      nb::arg("force") = false,
-      "Writes a model as `sparsesync simulate` reads it, whole or not at all. layers: in the order "
-      "of the forward pass. force: replace a file that is there. Raises InputError, IoError.",
+      nb::arg("force") = false, kWriteModel,
       nb::sig("def write_model(path: str | os.PathLike[str], name: str, layers: "
               "collections.abc.Sequence[sparsesync.Layer], provenance: "
               "collections.abc.Sequence[tuple[str, str]] = [], force: bool = False) -> None"));
 }
 
+constexpr const char* kTrace =
+    R"doc(A recorded trace: the rows that each worker touched at each step.
+
+docs/tools/traces.md describes the format.
+
+Example:
+    >>> import numpy, pathlib, sparsesync, tempfile
+    >>> spec = sparsesync.TensorSpec("embedding", rows=100, width=2)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = pathlib.Path(folder) / "TRACE"
+    ...     writer = sparsesync.TraceWriter(path, [spec], workers=1, steps=1)
+    ...     writer.write(0, 0, [numpy.array([5, 3, 5])])
+    ...     writer.commit()
+    ...     indices, values = sparsesync.Trace(path).load(worker=0, step=0)["embedding"]
+    >>> indices.tolist(), values.shape
+    ([3, 5], (2, 2)))doc";
+
+constexpr const char* kTraceInit = R"doc(Opens a trace.
+
+Args:
+    path: Folder with trace.json.
+
+Raises:
+    InputError: The folder is not a trace.)doc";
+
+constexpr const char* kTraceLoad = R"doc(Returns the rows that a worker touched at a step.
+
+Args:
+    worker: Rank of the worker, from 0.
+    step: Index of the step, from 0.
+
+Returns:
+    For each tensor name a pair `(indices, values)`. `indices`: `[nnz]`, dtype int64. `values`:
+    `[nnz, width]`, of the tensor's dtype; bf16 is returned as uint16. If the trace has no values,
+    they are generated from its seed, and the indices are distinct and increasing.
+
+Raises:
+    InputError: The worker or the step does not exist, or a file of the trace is invalid.)doc";
+
 void bind_trace(nb::module_& module) {
-  nb::class_<Trace>(
-      module, "Trace",
-      "A recorded trace: which rows each worker touched at each step (docs/traces.md).")
+  nb::class_<Trace>(module, "Trace", kTrace)
       .def(
           "__init__",
           [](Trace* self, const std::filesystem::path& path) {
             new (self) Trace(Trace::open(path));
           },
-          nb::arg("path"), "path: a folder with trace.json. Raises InputError where it is none.",
+          nb::arg("path"), kTraceInit,
           nb::sig("def __init__(self, path: str | os.PathLike[str]) -> None"))
       .def_prop_ro(
           "tensors", [](const Trace& self) { return self.header().tensors; },
-          "What the rows are of.")
+          "Tensors of the trace.")
       .def_prop_ro(
-          "workers", [](const Trace& self) { return self.header().workers; }, "How many there are.")
+          "workers", [](const Trace& self) { return self.header().workers; }, "Number of workers.")
       .def_prop_ro(
-          "steps", [](const Trace& self) { return self.header().steps; }, "How many there are.")
+          "steps", [](const Trace& self) { return self.header().steps; }, "Number of steps.")
       .def_prop_ro(
           "source", [](const Trace& self) { return self.header().source; },
-          "Where it comes from, for people.")
+          "Free-text description of the origin.")
       .def_prop_ro(
           "seed", [](const Trace& self) { return self.header().seed; },
-          "Of the draws, and of values that are not recorded.")
-      .def("load", load, nb::arg("worker"), nb::arg("step"),
-           "What a worker touched: name -> (indices int64 [nnz], values [nnz, width]). Values that "
-           "are not recorded are made, and rows then distinct and increasing; bf16 stands as "
-           "uint16.",
+          "Seed of the random draws, and of generated values.")
+      .def("load", load, nb::arg("worker"), nb::arg("step"), kTraceLoad,
            nb::sig("def load(self, worker: int, step: int) -> dict[str, "
                    "tuple[numpy.typing.NDArray[numpy.int64], numpy.typing.NDArray[typing.Any]]]"));
 }
 
+constexpr const char* kTraceWriter = R"doc(Writes a trace of indices, without values.
+
+The trace appears at its path with `commit()`.
+
+Example:
+    >>> import numpy, pathlib, sparsesync, tempfile
+    >>> spec = sparsesync.TensorSpec("embedding", rows=100, width=2)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = pathlib.Path(folder) / "TRACE"
+    ...     writer = sparsesync.TraceWriter(path, [spec], workers=2, steps=1, source="example")
+    ...     for worker in range(2):
+    ...         writer.write(worker, 0, [numpy.array([worker, 7])])
+    ...     writer.commit()
+    ...     sparsesync.Trace(path).workers
+    2)doc";
+
+constexpr const char* kTraceWriterInit = R"doc(Begins a trace.
+
+Args:
+    path: Folder of the trace.
+    tensors: Tensors of the trace.
+    workers: Number of workers.
+    steps: Number of steps.
+    source: Free-text description of the origin.
+    seed: Seed of the values that tools generate.
+    force: Whether an existing trace may be replaced.
+
+Raises:
+    InputError: An argument is invalid, or the folder exists.
+    IoError: The folder cannot be written.)doc";
+
+constexpr const char* kTraceWriterWrite = R"doc(Writes one worker's step, once.
+
+Args:
+    worker: Rank of the worker, from 0.
+    step: Index of the step, from 0.
+    indices: One array per tensor: `[nnz]`, dtype int64, in any order, with repeats allowed.
+
+Raises:
+    InputError: The step is written already, or the arrays are invalid.)doc";
+
+constexpr const char* kTraceWriterCommit =
+    R"doc(Moves the trace to its path, once every step of every worker is written.
+
+Raises:
+    InputError: A step is missing.)doc";
+
 void bind_trace_writer(nb::module_& module) {
-  nb::class_<PythonTraceWriter>(module, "TraceWriter",
-                                "Writes a trace of indices; nothing is at `path` before commit().")
+  nb::class_<PythonTraceWriter>(module, "TraceWriter", kTraceWriter)
       .def(
           "__init__",
           [](PythonTraceWriter* self, const std::filesystem::path& path,
@@ -283,26 +385,23 @@ void bind_trace_writer(nb::module_& module) {
             new (self) PythonTraceWriter(path, {tensors, workers, steps, source, seed}, force);
           },
           nb::arg("path"), nb::arg("tensors"), nb::arg("workers"), nb::arg("steps"),
-          nb::arg("source") = "", nb::arg("seed") = 1, nb::arg("force") = false,
-          "source: where it comes from, for people. force: replaces a trace that is there.",
+          nb::arg("source") = "", nb::arg("seed") = 1, nb::arg("force") = false, kTraceWriterInit,
           nb::sig("def __init__(self, path: str | os.PathLike[str], tensors: "
                   "collections.abc.Sequence[sparsesync.TensorSpec], workers: int, steps: int, "
                   "source: str = '', seed: int = 1, force: bool = False) -> None"))
       .def("write", &PythonTraceWriter::write, nb::arg("worker"), nb::arg("step"),
-           nb::arg("indices"),
-           "One worker's step, once: of each tensor int64 [nnz], any order, repeats allowed.",
+           nb::arg("indices"), kTraceWriterWrite,
            nb::sig("def write(self, worker: int, step: int, indices: "
                    "collections.abc.Sequence[sparsesync.SupportsDLPack]) -> None"))
-      .def("commit", &PythonTraceWriter::commit,
-           "Puts the trace at its path, once every worker's every step is written.");
+      .def("commit", &PythonTraceWriter::commit, kTraceWriterCommit);
 }
 
 }  // namespace
 }  // namespace sparsesync::python
 
 NB_MODULE(_analysis, module) {
-  module.doc() = "The laboratory behind sparsesync.analysis.";
-  // Exceptions and the classes that calls take are those of the library's module.
+  module.doc() = "Native code of sparsesync.analysis: traces, models, profile, compare and plan.";
+  // The library's module defines the exceptions and the classes of arguments.
   nanobind::module_::import_("sparsesync._native");
   sparsesync::set_log_level_from_environment();
   sparsesync::python::bind_reports(module);

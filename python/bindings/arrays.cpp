@@ -20,7 +20,8 @@ namespace nb = nanobind;
 namespace sparsesync::python {
 namespace {
 
-/// "ndarray of int32 [4, 2]", as far as it tells.
+/// Describes an object for an error message, such as "ndarray of int32 [4, 2]": type, dtype and
+/// shape, as far as it has them.
 std::string described(nb::handle given) {
   std::string text = nb::type_name(given.type()).c_str();
   for (const auto& [attribute, before] : {std::pair{"dtype", " of "}, std::pair{"shape", " "}}) {
@@ -28,13 +29,15 @@ std::string described(nb::handle given) {
       if (!nb::hasattr(given, attribute)) continue;
       const nb::object value = given.attr(attribute);
       text += before + std::string(nb::str(nb::handle(value)).c_str());
-    } catch (nb::python_error&) {  // the type says enough
+    } catch (nb::python_error&) {  // the type alone will do
     }
   }
   return text;
 }
 
-/// Whose memory an array is in, as DLPack tells.
+/// Names the owner of an array's memory.
+/// @param type    DLPack's device type
+/// @param number  DLPack's device number
 std::string owner_of(int type, int number) {
   if (type == nb::device::cpu::value) return "the host";
   if (type == nb::device::cuda::value) return fmt::format("cuda:{}", number);
@@ -48,7 +51,9 @@ bool is_there(int type, int number, Place place) {
   return type == nb::device::cuda::value && number == *place.gpu;
 }
 
-/// @param wanted  which arrays would do
+/// Returns a view of an array, without a copy.
+/// @param wanted  description of acceptable arrays, for the error message
+/// @throws InputError if the array is of another kind, elsewhere, or misaligned
 template <typename Wanted>
 Wanted uncopied(nb::handle given, const std::string& what, Place place, const char* wanted) {
   Wanted array;
@@ -56,20 +61,20 @@ Wanted uncopied(nb::handle given, const std::string& what, Place place, const ch
   const std::string memory = place.gpu ? fmt::format("cuda:{}'s", *place.gpu) : "host";
   if (!nb::try_cast(given, array, kConvert)) {
     throw InputError(
-        fmt::format("{}: give {} (NumPy or DLPack) in {} memory, its rows one after another "
+        fmt::format("{}: give {} (NumPy or DLPack) in {} memory, contiguous "
                     "(numpy.ascontiguousarray), not {}",
                     what, wanted, memory, described(given)));
   }
-  // Of nothing it does not matter where it is.
+  // The location of an empty array does not matter.
   if (array.size() > 0 && !is_there(array.device_type(), array.device_id(), place)) {
-    throw InputError(fmt::format("{}: an array in the memory of {}: give it in {} memory", what,
+    throw InputError(fmt::format("{}: an array in the memory of {}: copy it to {} memory", what,
                                  owner_of(array.device_type(), array.device_id()), memory));
   }
   const auto alignment = static_cast<std::uintptr_t>(array.itemsize());
   if (array.size() > 0 && alignment > 1 &&
       reinterpret_cast<std::uintptr_t>(array.data()) % alignment != 0) {
     throw InputError(
-        fmt::format("{}: its memory is not aligned for elements of {} bytes: give a copy", what,
+        fmt::format("{}: its memory is not aligned to elements of {} bytes: give a copy", what,
                     array.itemsize()));
   }
   return array;
@@ -108,7 +113,7 @@ ConstArray array_of(nb::handle given, const std::string& what, Place place) {
 }
 
 Array writable_of(nb::handle given, const std::string& what, Place place) {
-  return uncopied<Array>(given, what, place, "an array that can be written to");
+  return uncopied<Array>(given, what, place, "a writable array");
 }
 
 ConstIndices indices_of(nb::handle given, const std::string& what, Place place) {
@@ -119,7 +124,7 @@ void expect_inside(std::span<const Index> indices, Index rows, const std::string
   const auto outside = std::find_if(indices.begin(), indices.end(),
                                     [&](Index index) { return index < 0 || index >= rows; });
   if (outside == indices.end()) return;
-  throw InputError(fmt::format("{}: index {} at place {} is outside [0, {})", what, *outside,
+  throw InputError(fmt::format("{}: index {} at position {} is outside [0, {})", what, *outside,
                                outside - indices.begin(), rows));
 }
 
@@ -134,16 +139,16 @@ DType dtype_of(nb::dlpack::dtype type, const std::string& what) {
       return dtype;
     }
   }
-  throw InputError(fmt::format("{}: its elements are none of {} (bf16 in NumPy: uint16)", what,
+  throw InputError(fmt::format("{}: its dtype is not one of {} (bf16 in NumPy: uint16)", what,
                                dtype_names(", ")));
 }
 
 ConstMatrix matrix_of(const ConstArray& array, const std::string& what) {
   if (array.ndim() == 0)
-    throw InputError(fmt::format("{}: an array without a dimension: give rows", what));
+    throw InputError(fmt::format("{}: the array has no dimension: the first one is rows", what));
   Index width = 1;
   for (std::size_t i = 1; i < array.ndim(); ++i) width *= static_cast<Index>(array.shape(i));
-  static constexpr std::byte kNothing{};  // where it has no elements, it need not have an address
+  static constexpr std::byte kNothing{};  // address for an empty array, which may have none
   const auto* const data = static_cast<const std::byte*>(array.data());
   return {data == nullptr ? &kNothing : data, dtype_of(array.dtype(), what),
           static_cast<Index>(array.shape(0)), width};

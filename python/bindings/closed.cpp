@@ -11,7 +11,7 @@ void throw_closed(std::string_view what) {
 void Process::expect(std::string_view what) const {
   if (!forked()) return;
   throw ClosedError(fmt::format(
-      "this process was forked from {}, which has the {}: make another one here", id_, what));
+      "this process was forked from {}, which owns the {}: make a new one here", id_, what));
 }
 
 }  // namespace sparsesync::python

@@ -1,4 +1,4 @@
-// Names of schemes and provenance, for Python.
+// Python bindings of scheme names and provenance.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string.h>
 
@@ -23,10 +23,24 @@ nb::list scheme_list() {
 
 }  // namespace
 
+constexpr const char* kSchemes =
+    R"doc(Lists the schemes, sorted by name. `'auto'` chooses among them.
+
+Returns:
+    Pairs of a name and a one-line summary.
+
+Example:
+    >>> import sparsesync
+    >>> "balanced" in dict(sparsesync.schemes())
+    True)doc";
+
+constexpr const char* kProvenance = R"doc(Returns the facts that are needed to repeat a measurement.
+
+Returns:
+    Version, commit, compiler, build type, processor, cores, operating system and date.)doc";
+
 void bind_facts(nb::module_& module) {
-  module.def("schemes", scheme_list,
-             "The schemes that exist, by name: (name, what it does). 'auto' chooses among them.",
-             nb::sig("def schemes() -> list[tuple[str, str]]"));
+  module.def("schemes", scheme_list, kSchemes, nb::sig("def schemes() -> list[tuple[str, str]]"));
   module.def(
       "provenance",
       [] {
@@ -34,8 +48,7 @@ void bind_facts(nb::module_& module) {
         for (const auto& [name, value] : provenance()) dict[name.c_str()] = value;
         return dict;
       },
-      "Version, commit, compiler, processor, date: what a result needs to be measured again.",
-      nb::sig("def provenance() -> dict[str, str]"));
+      kProvenance, nb::sig("def provenance() -> dict[str, str]"));
 }
 
 }  // namespace sparsesync::python

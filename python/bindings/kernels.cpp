@@ -1,4 +1,4 @@
-// Kernels on arrays.
+// Python bindings of kernels on arrays.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
@@ -26,40 +26,96 @@ namespace nb = nanobind;
 namespace sparsesync::python {
 namespace {
 
-constexpr const char* kCoalesce =
-    "Sums rows that occur several times: the distinct rows, increasing, and their sums.\n\n"
-    "indices: int64 [nnz], in [0, rows), any order, repeats allowed. values: [nnz, ...] of f16, "
-    "f32, f64, i32, i64 or bf16 (in NumPy uint16). Sums are made in the order of `indices`; f16 "
-    "and "
-    "bf16 in f32, rounded once; integers wrap.\n"
-    "Returns new NumPy arrays: int64 [distinct], and [distinct, elements of a row]. Raises "
-    "InputError for an index outside.";
+constexpr const char* kCoalesce = R"doc(Sums the values of repeated rows.
 
-constexpr const char* kCompact =
-    "Finds the rows of a dense tensor in which some element is not zero.\n\n"
-    "dense: [rows, ...]. A row is left out only where every element is zero, never by its sum; "
-    "-0.0 is zero, NaN is not.\n"
-    "Returns new NumPy arrays: int64 [found], increasing, and [found, elements of a row].";
+Values are added in the order of `indices`. f16 and bf16 are added in f32 and rounded once. Integers
+wrap.
 
-constexpr const char* kEncode =
-    "Writes indices as bytes.\n\n"
-    "indices: int64 [n], strictly increasing, in [0, rows). code: 'coo' (4 bytes each, 8 beyond "
-    "2^32 rows), 'elias_fano', 'bitmap', or 'all' (no bytes, where all rows are there); the one "
-    "with the fewest bytes if none is given.\n"
-    "Returns the code's name and the bytes.";
+Args:
+    indices: Rows in [0, rows): `[nnz]`, dtype int64, in any order, with repeats allowed.
+    values: `[nnz, ...]`, dtype f16, f32, f64, i32, i64 or bf16 (NumPy arrays: uint16).
+    rows: Number of rows of the tensor.
 
-constexpr const char* kDecode =
-    "Reads indices that encode_indices() wrote.\n\n"
-    "code, bytes: what it returned. rows: as it was given. count: how many indices were written.\n"
-    "Returns a new NumPy array, int64 [count]. The bytes are not trusted: raises CorruptDataError "
-    "where they are not exactly such a code.";
+Returns:
+    New NumPy arrays `(indices, values)`. `indices`: the distinct rows, increasing, `[distinct]`,
+    dtype int64. `values`: their sums, `[distinct, row width]`.
 
-/// That index codes can tell apart.
+Raises:
+    InputError: An index is outside [0, rows), or the arrays do not fit together.
+
+Example:
+    >>> import numpy, sparsesync
+    >>> values = numpy.array([[1.0], [2.0], [3.0]])
+    >>> indices, values = sparsesync.coalesce(numpy.array([5, 2, 5]), values, rows=10)
+    >>> indices.tolist(), values.tolist()
+    ([2, 5], [[2.0], [4.0]]))doc";
+
+constexpr const char* kCompact = R"doc(Finds the non-zero rows of a dense tensor.
+
+A row is omitted only if every element is zero; -0.0 is zero, NaN is not. The sum of a row does not
+matter.
+
+Args:
+    dense: `[rows, ...]`, dtype f16, f32, f64, i32, i64 or bf16 (NumPy arrays: uint16).
+
+Returns:
+    New NumPy arrays `(indices, values)`. `indices`: increasing, `[found]`, dtype int64. `values`:
+    `[found, row width]`.
+
+Raises:
+    InputError: The array has no dimensions, or another dtype.
+
+Example:
+    >>> import numpy, sparsesync
+    >>> indices, values = sparsesync.compact(numpy.array([[0.0, 0.0], [1.0, -1.0]]))
+    >>> indices.tolist(), values.tolist()
+    ([1], [[1.0, -1.0]]))doc";
+
+constexpr const char* kEncode = R"doc(Encodes row indices as bytes.
+
+Args:
+    indices: Rows in [0, rows), strictly increasing: `[n]`, dtype int64.
+    rows: Number of rows of the tensor.
+    code: `'coo'` (4 bytes per index, 8 bytes above 2^32 rows), `'elias_fano'`, `'bitmap'`, or
+        `'all'` (no bytes; requires every row). None selects the code with the fewest bytes.
+
+Returns:
+    The name of the code, and the bytes.
+
+Raises:
+    InputError: The indices are not strictly increasing within [0, rows), or the code is unknown or
+        does not fit.
+
+Example:
+    >>> import numpy, sparsesync
+    >>> code, data = sparsesync.encode_indices(numpy.array([3, 7]), rows=1000, code="coo")
+    >>> code, len(data)
+    ('coo', 8)
+    >>> sparsesync.decode_indices(code, data, rows=1000, count=2).tolist()
+    [3, 7])doc";
+
+constexpr const char* kDecode = R"doc(Decodes row indices from `encode_indices()`.
+
+The bytes are fully verified, so they may come from an untrusted source.
+
+Args:
+    code: Name of the code.
+    bytes: The encoded indices.
+    rows: Number of rows of the tensor, as given to `encode_indices()`.
+    count: Number of encoded indices.
+
+Returns:
+    A new NumPy array, `[count]`, dtype int64.
+
+Raises:
+    CorruptDataError: The bytes are not exactly an encoding of `count` indices.
+    InputError: The code is unknown, or `rows` or `count` is out of its range.)doc";
+
+/// Largest number of rows that index codes support.
 constexpr Index kMostRows = Index{1} << 62;
 
 void expect_rows(Index rows) {
-  if (rows < 0 || rows > kMostRows)
-    throw InputError(fmt::format("{} rows: 0 to 2^62 are possible", rows));
+  if (rows < 0 || rows > kMostRows) throw InputError(fmt::format("{} rows: give 0 to 2^62", rows));
 }
 
 nb::tuple coalesced(nb::handle given_indices, nb::handle given_values, Index rows) {
@@ -82,13 +138,13 @@ nb::tuple coalesced(nb::handle given_indices, nb::handle given_values, Index row
     const DefaultFloatEnvironment default_modes;
     const IndexCheck check = check_indices(context, rows, of);
     if (check.outside) {
-      throw InputError(fmt::format("indices: index {} at place {} is outside [0, {})",
+      throw InputError(fmt::format("indices: index {} at position {} is outside [0, {})",
                                    of[static_cast<std::size_t>(*check.outside)], *check.outside,
                                    rows));
     }
     CoalesceWorkspace workspace(context);
     const std::span<Index> room = found.reserve(from.rows);
-    // Rows of no elements have an address, too.
+    // Rows of width 0 need an address, too.
     const std::span<std::byte> of_sums = sums.reserve(std::max<Index>(1, from.bytes()));
     const Matrix into{of_sums.data(), from.dtype, from.rows, from.width};
     coalesce(context, {of, from}, {0, rows}, room, into, Count(&count), workspace);
@@ -108,7 +164,8 @@ nb::tuple compacted(nb::handle given) {
   if (from.width > 0) {
     const WithoutGil without_gil;
     const DefaultFloatEnvironment default_modes;
-    // Few rows are expected; the second time there is room for all.
+    // The first capacity assumes that few rows are non-zero. If it is too small, the first pass
+    // returns the count, and the second one has the capacity for all.
     for (Index room = from.rows / 16 + 16;; room = count) {
       const Matrix into{rows.reserve(room * from.row_bytes()).data(), from.dtype, room, from.width};
       compact(context, from, 0, found.reserve(room), into, Count(&count));
@@ -125,20 +182,22 @@ IndexCode code_named(const std::string& name) {
     if (name == name_of(code)) return code;
   }
   throw InputError(
-      fmt::format("there is no index code '{}': coo, elias_fano, bitmap or all", name));
+      fmt::format("there is no index code '{}': use coo, elias_fano, bitmap or all", name));
 }
 
-/// @throws InputError unless they are what encode() asks for
+/// Verifies the precondition of encode().
+/// @throws InputError unless the indices increase strictly within [0, rows)
 void expect_increasing(std::span<const Index> indices, Index rows) {
   for (std::size_t i = 0; i < indices.size(); ++i) {
     if (indices[i] < 0 || indices[i] >= rows || (i > 0 && indices[i] <= indices[i - 1])) {
-      throw InputError(fmt::format("index {} at place {}: indices increase strictly within [0, {})",
-                                   indices[i], i, rows));
+      throw InputError(
+          fmt::format("index {} at position {}: indices must increase strictly within [0, {})",
+                      indices[i], i, rows));
     }
   }
 }
 
-/// Bytes that are still to be written.
+/// Returns a bytes object with uninitialized contents.
 nb::bytes new_bytes(Index size) {
   PyObject* const bytes = PyBytes_FromStringAndSize(nullptr, size);
   if (bytes == nullptr) throw nb::python_error();
@@ -156,7 +215,7 @@ nb::tuple encoded(nb::handle given, Index rows, const std::optional<std::string>
   const IndexCode code = name ? code_named(*name) : cheapest_code(rows, std::ssize(of));
   if (code == IndexCode::all && std::ssize(of) != rows) {
     throw InputError(
-        fmt::format("the code 'all' writes all rows: {} of {} are there", of.size(), rows));
+        fmt::format("the code 'all' needs every row: {} of {} rows are given", of.size(), rows));
   }
   nb::bytes bytes = new_bytes(encoded_bytes(code, rows, std::ssize(of)));
   const std::span<std::byte> out(reinterpret_cast<std::byte*>(PyBytes_AS_STRING(bytes.ptr())),
@@ -175,13 +234,13 @@ nb::object decoded(const std::string& name, const nb::bytes& bytes, Index rows, 
     throw InputError(fmt::format("{} indices of {} rows", count, rows));
   const IndexCode code = code_named(name);
   const std::span<const std::byte> from(static_cast<const std::byte*>(bytes.data()), bytes.size());
-  // Before memory is asked for: every code but `all` takes a bit for an index at the least.
+  // Checked before memory is allocated: every code except `all` takes at least one bit per index.
   const bool possible = code == IndexCode::all ? count == rows : count <= 8 * std::ssize(from);
   if (!possible) {
     throw CorruptDataError(
-        fmt::format("{}: {} bytes for {} of {} rows", name, from.size(), count, rows));
+        fmt::format("{}: {} bytes cannot encode {} of {} rows", name, from.size(), count, rows));
   }
-  // More have no addresses.
+  // A larger array exceeds the address space.
   if (count > PTRDIFF_MAX / static_cast<Index>(sizeof(Index))) throw std::bad_alloc();
   std::unique_ptr<Index[]> indices;
   {

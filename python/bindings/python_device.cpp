@@ -24,10 +24,10 @@ namespace sparsesync::python {
 namespace {
 
 Stream handle_of(StreamNumber stream) {
-  return {reinterpret_cast<void*>(stream)};  // NOLINT(performance-no-int-to-ptr): as Python has it
+  return {reinterpret_cast<void*>(stream)};  // NOLINT(performance-no-int-to-ptr): Python's number
 }
 
-/// The first line of what Python raised.
+/// Returns the first line of a Python exception's message.
 std::string text_of(const nb::python_error& error) {
   const std::string all = nb::str(error.value()).c_str();
   return all.substr(0, all.find('\n'));
@@ -58,7 +58,8 @@ std::optional<int> gpu_named(const std::string& device) {
     const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), number);
     if (error == std::errc() && end == digits.data() + digits.size() && number >= 0) return number;
   }
-  throw InputError(fmt::format("there is no device '{}': cpu, cuda or cuda:0, say", device));
+  throw InputError(
+      fmt::format("there is no device '{}': use cpu, cuda, or a GPU such as cuda:0", device));
 }
 
 PythonDevice::PythonDevice(int number, std::optional<StreamNumber> stream, nb::object allocator,
@@ -66,7 +67,7 @@ PythonDevice::PythonDevice(int number, std::optional<StreamNumber> stream, nb::o
     : number_(number), budget_(budget), allocator_(std::move(allocator)) {
   expect_device(number);
   if (budget && *budget < 0) {
-    throw InputError(fmt::format("a budget of {} bytes: 0 or more", *budget));
+    throw InputError(fmt::format("a budget of {} bytes: give 0 or more", *budget));
   }
   auto state = std::make_unique<State>();
   if (allocator_.is_none()) {
@@ -86,7 +87,7 @@ PythonDevice::PythonDevice(int number, std::optional<StreamNumber> stream, nb::o
 }
 
 PythonDevice::~PythonDevice() {
-  // Whoever was the last to hold it may have given the GIL away.
+  // The last owner may have released the GIL.
   const WithGil with_gil;
   state_.reset();
   allocator_.reset();
@@ -98,7 +99,7 @@ std::string PythonDevice::name() const {
 
 OnDevice PythonDevice::take() {
   if (std::exchange(taken_, true)) {
-    throw InputError("a session works on this Device: make another one");
+    throw InputError("this Device belongs to another session: make a new Device");
   }
   State& state = use();
   return {state.of_session.get(), state.memory.get(), &state.pinned};
@@ -134,7 +135,7 @@ DeviceStream& PythonDevice::stream_of_sparsifiers() {
   return *state.of_sparsifiers;
 }
 
-/// Has streams of the program wait for all that the context was given so far.
+/// Makes streams of the program wait for all work that the context has been given so far.
 void PythonDevice::make_wait(std::span<const StreamNumber> streams, const Context& behind) {
   if (streams.empty()) return;
   const std::lock_guard lock(mutex_);
@@ -155,7 +156,7 @@ void PythonDevice::settle() {
     const std::lock_guard lock(mutex_);
     join({});
     synchronize(joining());
-  } catch (const std::exception& error) {  // the device has failed: it does nothing any more
+  } catch (const std::exception& error) {  // the device has failed: no work is left to wait for
     log(LogLevel::info, std::string("leaving a GPU: ") + error.what());
   }
 }
@@ -177,7 +178,7 @@ PythonDevice::State& PythonDevice::use() const {
   return *state_;
 }
 
-/// What `joining` is given from here on waits for these streams, and for those that read results.
+/// Makes later work in `joining` wait for these streams, and for all streams that read results.
 void PythonDevice::join(std::span<const StreamNumber> streams) {
   State& state = use();
   state.reading.insert(streams.begin(), streams.end());
@@ -186,7 +187,7 @@ void PythonDevice::join(std::span<const StreamNumber> streams) {
       if (is_captured(handle_of(stream))) {
         throw UnsupportedError(
             fmt::format("{}: the current stream is being captured into a CUDA graph, which cannot "
-                        "hold a synchronization of gradients: run backward() outside "
+                        "contain the synchronization of gradients: run backward() outside "
                         "torch.cuda.graph()",
                         name()));
       }
@@ -196,8 +197,9 @@ void PythonDevice::join(std::span<const StreamNumber> streams) {
       throw;
     } catch (const DeviceError& error) {
       state.reading.erase(stream);
-      throw InputError(fmt::format("stream {:#x} is not one of {}: give that of its arrays ({})",
-                                   stream, name(), error.what()));
+      throw InputError(
+          fmt::format("stream {:#x} is not a stream of {}: give the stream of the arrays ({})",
+                      stream, name(), error.what()));
     }
     state.stage->make_wait(joining());
   }
@@ -230,15 +232,58 @@ void PythonDevice::free(void* pointer) const noexcept {
   try {
     allocator_.attr("free")(reinterpret_cast<StreamNumber>(pointer));
   } catch (const nb::python_error& error) {
-    log(LogLevel::warning, std::string("giving memory of the device back: ") + error.what());
+    log(LogLevel::warning, std::string("cannot free memory of the device: ") + error.what());
   }
 }
 
+namespace {
+
+constexpr const char* kDevice = R"doc(A GPU for one session.
+
+The session's work runs in a separate stream. It waits for the program's streams by events, so the
+host does not block.
+
+Example:
+    >>> import sparsesync
+    >>> device = sparsesync.Device(0, memory_bytes=2**30)  # doctest: +SKIP
+    >>> session = sparsesync.Session(transport, device=device)  # doctest: +SKIP)doc";
+
+constexpr const char* kDeviceInit =
+    R"doc(Selects a GPU, and the stream and memory of a session on it.
+
+Args:
+    number: Number of the GPU.
+    stream: A `cudaStream_t` of the GPU, as a number, for the session's work alone. None creates
+        one.
+    allocator: An object with `allocate(bytes, stream)`, which returns an address, and
+        `free(address)`, such as torch's allocator. The session's threads call it. None uses a new
+        memory pool, which no other GPU can access.
+    memory_bytes: Budget of the workspace in bytes; None is no limit.
+
+Raises:
+    DeviceError: The GPU does not exist.
+    InputError: The budget is negative.)doc";
+
+constexpr const char* kDeviceFacts =
+    R"doc(Returns the CUDA and NCCL support of this build and machine.
+
+The call loads NCCL. Import torch first if the program uses both, so that torch's NCCL library is
+found.
+
+Returns:
+    `compiled_in` (whether the build has CUDA), `emulated` (whether it is a test build whose GPU is
+    the host), `devices` (number of GPUs), `problem` (why there is no GPU, or an empty string),
+    `nccl` (version of NCCL, or None) and `nccl_problem` (why there is no NCCL, or an empty string).
+
+Example:
+    >>> import sparsesync
+    >>> sorted(sparsesync.device_facts())
+    ['compiled_in', 'devices', 'emulated', 'nccl', 'nccl_problem', 'problem'])doc";
+
+}  // namespace
+
 void bind_device(nb::module_& module) {
-  nb::class_<DeviceHandle>(
-      module, "Device",
-      "A GPU for one Session. Its work has a stream of its own, which waits for the program's by "
-      "events; the host waits for neither.")
+  nb::class_<DeviceHandle>(module, "Device", kDevice)
       .def(
           "__init__",
           [](DeviceHandle* self, int number, std::optional<StreamNumber> stream,
@@ -248,25 +293,17 @@ void bind_device(nb::module_& module) {
           },
           nb::arg("number") = 0, nb::arg("stream") = nb::none(),
           nb::arg("allocator").none() = nb::none(), nb::arg("memory_bytes") = nb::none(),
-          "number: of the GPU. stream: a cudaStream_t of that GPU for the session's work, which "
-          "nothing else uses; its own if not given. allocator: an object whose allocate(bytes, "
-          "stream) returns an address and whose free(address) takes it back, such as torch's; "
-          "called by the session's threads. If not given, a pool of its own, which no other GPU "
-          "accesses. memory_bytes: a budget for the workspace, or none. Raises DeviceError where "
-          "there is no such GPU.",
+          kDeviceInit,
           nb::sig("def __init__(self, number: int = 0, stream: int | None = None, allocator: "
                   "object | None = None, memory_bytes: int | None = None) -> None"))
       .def_prop_ro(
           "number", [](const DeviceHandle& self) { return self.device->number(); },
-          "The GPU's number.")
+          "Number of the GPU.")
       .def_prop_ro(
-          "name", [](const DeviceHandle& self) { return self.device->name(); }, "As 'cuda:0'.");
+          "name", [](const DeviceHandle& self) { return self.device->name(); },
+          "Name of the GPU, such as 'cuda:0'.");
   module.def(
-      "device_facts", [] { return dict_of(device_facts()); },
-      "What this build and this machine have of CUDA: compiled_in, emulated (a build for tests, "
-      "whose GPU is the host), devices (how many GPUs), problem (why there is none), nccl (its "
-      "version, or None) and nccl_problem. Opens NCCL: import torch first, where both are wanted, "
-      "so that its own is found.",
+      "device_facts", [] { return dict_of(device_facts()); }, kDeviceFacts,
       nb::sig("def device_facts() -> dict[str, typing.Any]"));
 }
 

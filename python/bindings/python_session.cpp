@@ -30,10 +30,10 @@ std::uint64_t next_session_number() {
 
 SessionOptions options_of(double deadline_s, std::uint64_t seed, int threads, int trials,
                           std::optional<std::int64_t> memory_bytes) {
-  if (threads < 1) throw InputError(fmt::format("{} threads: 1 or more", threads));
-  if (trials < 0) throw InputError(fmt::format("{} trials: 0 or more", trials));
+  if (threads < 1) throw InputError(fmt::format("{} threads: give 1 or more", threads));
+  if (trials < 0) throw InputError(fmt::format("{} trials: give 0 or more", trials));
   if (memory_bytes && *memory_bytes < 0) {
-    throw InputError(fmt::format("a budget of {} bytes: 0 or more", *memory_bytes));
+    throw InputError(fmt::format("a budget of {} bytes: give 0 or more", *memory_bytes));
   }
   SessionOptions options{deadline_of(deadline_s), seed, threads};
   options.trials = trials;
@@ -50,8 +50,8 @@ nb::dict dict_of(const TransportCounters& counters) {
   return dict;
 }
 
-/// Whether an array has the shape of rows × width elements: its rows come first, or its elements
-/// stand for themselves.
+/// Returns whether an array has rows × width elements and a matching shape: its first dimension is
+/// the rows, or it is flat.
 template <typename AnyArray>
 bool has_shape(const AnyArray& array, Index rows, Index width) {
   if (static_cast<Index>(array.size()) != rows * width) return false;
@@ -59,17 +59,19 @@ bool has_shape(const AnyArray& array, Index rows, Index width) {
          (array.ndim() > 1 && static_cast<Index>(array.shape(0)) == rows);
 }
 
-/// @param rows  of them there are to be
+/// Verifies dtype and shape of values.
+/// @param rows  number of rows to expect
+/// @throws InputError if they do not match
 template <typename AnyArray>
 void expect_values(const AnyArray& values, const TensorSpec& tensor, Index rows,
                    const std::string& what) {
   const DType dtype = dtype_of(values.dtype(), what);
   if (dtype != tensor.dtype) {
-    throw InputError(fmt::format("{}: values of {} where {} was registered", what, name_of(dtype),
+    throw InputError(fmt::format("{}: values of {}, but {} was registered", what, name_of(dtype),
                                  name_of(tensor.dtype)));
   }
   if (!has_shape(values, rows, tensor.width)) {
-    throw InputError(fmt::format("{}: an array of {} elements that is not of {} rows of {}", what,
+    throw InputError(fmt::format("{}: an array of {} elements, not of {} rows of {}", what,
                                  values.size(), rows, tensor.width));
   }
 }
@@ -81,7 +83,7 @@ std::string named(const TensorSpec& tensor) {
 BucketId id_of(Index bucket) {
   return {static_cast<std::size_t>(bucket)};
 }
-/// As time.monotonic() has it.
+/// Converts to the clock of Python's time.monotonic(), in seconds.
 double seconds_of(Clock::time_point time) {
   return std::chrono::duration<double>(time.time_since_epoch()).count();
 }
@@ -92,12 +94,12 @@ std::size_t index(Phase phase) {
 bool is_over(Session& session, const Session::Ticket& ticket) {
   try {
     return session.wait_for(ticket, std::chrono::milliseconds(0));
-  } catch (const std::exception&) {  // told to who waits
+  } catch (const std::exception&) {  // wait() reports it
     return true;
   }
 }
 
-/// Threads that end a session.
+/// The threads that are ending a session.
 struct Endings {
   Process process;
   int threads = 0;
@@ -143,7 +145,7 @@ void PythonSession::close() {
     if (own == thread_) return end_elsewhere();
     const WithoutGil without_gil;
     std::unique_lock lock(calls_mutex_);
-    // Garbage collection calls it in the middle of what this thread does.
+    // Garbage collection may call close() inside another call of this thread.
     if (closer_ == own) return;
     if (std::find(callers_.begin(), callers_.end(), own) != callers_.end()) {
       calls_close_ = true;
@@ -190,7 +192,7 @@ void PythonSession::end_elsewhere() {
     start_thread("the end of a session", run).detach();
     ++endings().threads;
   } catch (const Error& error) {
-    log(LogLevel::warning, fmt::format("a session stays as it is: {}", error.what()));
+    log(LogLevel::warning, fmt::format("cannot end a session: {}", error.what()));
   }
   static_cast<void>(parts.release());
 }
@@ -237,7 +239,7 @@ void PythonSession::keep_squares(Index bucket, Index tensors, nb::handle sum) {
   expect_none_registers();
   Array place = writable_of(sum, "keep_squares", this->place());
   if (place.dtype() != nb::dtype<double>() || place.size() != 1) {
-    throw InputError("keep_squares: the sum is one f64");
+    throw InputError("keep_squares: give a sum of one float64");
   }
   auto* const at_place = reinterpret_cast<double*>(bytes_of(place));
   under_way([&](Session& session) {
@@ -252,8 +254,8 @@ bool PythonSession::has_squares(Index bucket) {
   const std::optional<Session::Ticket>& reduce = of.last[index(Phase::reduce)];
   if (!reduce || !is_over(use(), *reduce)) {
     throw ContractError(
-        fmt::format("bucket '{}' has no squares: they are there from wait() for a step's reduce "
-                    "until the next one is begun",
+        fmt::format("bucket '{}' has no squares: they are available from wait() for a step's "
+                    "reduce until the next reduce begins",
                     of.spec.name));
   }
   return use().has_squares(id_of(bucket));
@@ -269,7 +271,7 @@ void PythonSession::set_order(const std::vector<std::pair<Index, std::string>>& 
                                        : name == "gather" ? std::optional(Phase::gather)
                                                           : std::nullopt;
     if (!phase) {
-      throw InputError(fmt::format("there is no phase '{}': announce, reduce or gather", name));
+      throw InputError(fmt::format("there is no phase '{}': use announce, reduce or gather", name));
     }
     entries.push_back({id_of(bucket), *phase});
   }
@@ -324,7 +326,7 @@ PythonTicket PythonSession::reduce_from(Index bucket, std::shared_ptr<GradientSo
 }
 
 void PythonSession::wait(const PythonTicket& ticket) {
-  if (ticket.session != number_) throw InputError("a ticket of another session");
+  if (ticket.session != number_) throw InputError("the ticket belongs to another session");
   try {
     wait_until([&](Session& session) { return session.wait_for(ticket.ticket, kSignals); });
   } catch (...) {
@@ -373,7 +375,7 @@ void PythonSession::copy_result(Index bucket, Index tensor, nb::handle indices_g
   if (indices.dtype() != nb::dtype<Index>() || indices.ndim() != 1 ||
       static_cast<Index>(indices.shape(0)) != rows) {
     throw InputError(
-        fmt::format("{}, indices: give int64 [{}], as result_rows() says", named(spec), rows));
+        fmt::format("{}, indices: give int64 [{}], as result_rows() returns", named(spec), rows));
   }
   expect_values(values, spec, rows, named(spec));
   const WithoutGil without_gil;
@@ -500,7 +502,9 @@ void PythonSession::expect_open() const {
 }
 
 void PythonSession::expect_none_registers() const {
-  if (registering_ > 0) throw ContractError("another thread registers a bucket: wait until it has");
+  if (registering_ > 0) {
+    throw ContractError("another thread is registering a bucket: wait until it has finished");
+  }
 }
 
 Session& PythonSession::use() {
@@ -546,8 +550,8 @@ TensorResult PythonSession::result_of(Index number, Index tensor) {
   if (!gather || begun != bucket.submitted[index(Phase::gather)] ||
       !use().wait_for(*gather, std::chrono::milliseconds(0))) {
     throw ContractError(
-        fmt::format("bucket '{}' has no result: it is there from wait() for a step's gather "
-                    "until the next step is begun",
+        fmt::format("bucket '{}' has no result: it is available from wait() for a step's gather "
+                    "until the next step begins",
                     bucket.spec.name));
   }
   expect_none_registers();
@@ -599,7 +603,8 @@ PythonTicket PythonSession::submit(Index number, Phase phase,
   if (phase == (bucket.spec.announce ? Phase::announce : Phase::reduce) && registering_ == 0) {
     static_cast<void>(look_at(number));
   }
-  // The session reads arrays as soon as it has them: nothing may fail before they are held.
+  // The session reads arrays as soon as they are submitted: reserve first, so that nothing can fail
+  // before they are held.
   if (held_.size() == held_.capacity()) held_.reserve(2 * held_.size() + 1);
   const Session::Ticket ticket =
       arrays.source != nullptr ? use().submit(id_of(number), *arrays.source)
@@ -614,8 +619,9 @@ PythonTicket PythonSession::submit(Index number, Phase phase,
 }
 
 void PythonSession::forget_what_is_final() {
-  if (closing_) return;    // who closes does it, when nothing runs
-  std::vector<Held> over;  // arrays run code of Python as they go: not while this changes
+  if (closing_) return;  // close() does it, when nothing runs
+  std::vector<Held>
+      over;  // destroyed last: destroying arrays runs Python code, which may call back
   for (std::size_t i = 0; i < held_.size();) {
     if (use().is_final(held_[i].ticket)) {
       over.push_back(std::move(held_[i]));

@@ -1,4 +1,4 @@
-// Schedules of training steps, for Python.
+// Python bindings of schedules of training steps.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/filesystem.h>
 #include <nanobind/stl/optional.h>
@@ -28,7 +28,7 @@ namespace nb = nanobind;
 namespace sparsesync::python {
 namespace {
 
-/// A SchedulePlanner, and the session that its calls are made under.
+/// A SchedulePlanner, and the session that it communicates with.
 class PythonPlanner {
  public:
   PythonPlanner(PythonSession& session, std::vector<ModelLayer> layers,
@@ -50,7 +50,7 @@ class PythonPlanner {
   void observe(std::size_t layer, double touched, double united) {
     expect_layer(layer);
     if (!planner_->model().layers[layer].sparse) {
-      throw InputError(fmt::format("layer {} is dense: no rows of it are observed", layer));
+      throw InputError(fmt::format("layer {} is dense: it has no rows to observe", layer));
     }
     planner_->observe(layer, touched, united);
   }
@@ -61,7 +61,7 @@ class PythonPlanner {
     if (bucket >= buckets.size()) throw InputError(fmt::format("there is no bucket {}", bucket));
     // Layers of one bucket are all dense, or none is.
     if (!planner_->model().layers[static_cast<std::size_t>(buckets[bucket].last)].sparse) {
-      throw InputError(fmt::format("bucket {} is dense: no rows of it are observed", bucket));
+      throw InputError(fmt::format("bucket {} is dense: it has no rows to observe", bucket));
     }
     std::vector<ObservedRows> observed;
     for (const auto& [touched, united] : rows) observed.push_back({touched, united});
@@ -75,8 +75,8 @@ class PythonPlanner {
   bool add_step(const std::vector<double>& forward_s, const std::vector<double>& backward_s) {
     const std::size_t layers = planner_->model().layers.size();
     if (forward_s.size() != layers || backward_s.size() != layers) {
-      throw InputError(fmt::format("seconds of {} and {} layers: there are {}", forward_s.size(),
-                                   backward_s.size(), layers));
+      throw InputError(fmt::format("seconds of {} and {} layers: the model has {} layers",
+                                   forward_s.size(), backward_s.size(), layers));
     }
     return planner_->add_step(forward_s, backward_s);
   }
@@ -113,7 +113,7 @@ class PythonPlanner {
   std::optional<SchedulePlanner> planner_;
 };
 
-/// A ScheduledStep that looks at what it is asked for.
+/// A ScheduledStep that verifies its arguments.
 class PythonStep {
  public:
   PythonStep(const Schedule& schedule, std::size_t layers)
@@ -124,7 +124,8 @@ class PythonStep {
       const std::vector<std::size_t>& numbers, const std::vector<std::size_t>& beside) const {
     const std::size_t buckets = step_.schedule().buckets.size();
     if (numbers.size() != buckets) {
-      throw InputError(fmt::format("numbers of {} buckets: there are {}", numbers.size(), buckets));
+      throw InputError(
+          fmt::format("numbers of {} buckets: the schedule has {}", numbers.size(), buckets));
     }
     std::vector<std::pair<std::size_t, std::string>> order;
     for (const OrderEntry& each : step_.order(ids(numbers), ids(beside))) {
@@ -185,11 +186,33 @@ std::vector<std::pair<std::size_t, std::string>> order_of(const Schedule& schedu
   return order;
 }
 
+constexpr const char* kLayer = R"doc(One parameter of a model, and the size of its gradient.
+
+The gradient is dense if `rows` is 0, and row-sparse otherwise.
+
+Example:
+    >>> import sparsesync
+    >>> dense = sparsesync.Layer("linear.weight", bytes=4 * 256 * 256)
+    >>> sparse = sparsesync.Layer("embedding.weight", rows=100_000, width=64, touched=2500))doc";
+
+constexpr const char* kLayerInit =
+    R"doc(Describes a layer: `bytes` of a dense gradient, or `rows`, `width` and `touched`.
+
+Args:
+    name: Name of the parameter.
+    bytes: Size of a dense gradient in bytes.
+    rows: Number of rows of a sparse gradient; 0 for a dense one.
+    width: Row width in elements.
+    touched: Expected number of rows that a worker touches per step, until a step has been observed.
+    group: Layers of different groups never share a bucket.
+    announces: Whether the layer takes part in index prefetch, where it is enabled.
+    forward_s: Time of the forward pass in seconds; 0 until measured.
+    backward_s: Time of the backward pass in seconds; 0 until measured.
+    densification: Pairs `(workers, ratio)`: rows that this many workers touch together, divided by
+        `touched`.)doc";
+
 void bind_layer(nb::module_& module) {
-  nb::class_<ModelLayer>(
-      module, "Layer",
-      "Of a model: a parameter, and what its gradient is. Dense where `bytes` is "
-      "given; else `touched` of its `rows` rows of `width` elements cross.")
+  nb::class_<ModelLayer>(module, "Layer", kLayer)
       .def(
           "__init__",
           [](ModelLayer* self, std::string name, double bytes, Index rows, Index width,
@@ -212,54 +235,171 @@ void bind_layer(nb::module_& module) {
               "touched: float = 0.0, group: int = 0, announces: bool = True, forward_s: float "
               "= 0.0, backward_s: float = 0.0, densification: "
               "collections.abc.Sequence[tuple[int, float]] = ()) -> None"),
-          "touched: as a step is expected to, until one has shown it. group: layers of different "
-          "ones never share a bucket. announces: whether its rows are told ahead, where rows are. "
-          "forward_s, backward_s: seconds of its passes, 0 until they are measured. densification: "
-          "of so many workers the rows that they touch together, over touched.");
+          kLayerInit);
 }
 
+constexpr const char* kStep =
+    R"doc(Decides which phases a worker submits and waits for in each step of a schedule.
+
+`SchedulePlanner.step()` makes one. It makes no calls itself: it returns which calls of `Session` to
+make. Buckets and layers are numbered as in the schedule. A step calls the methods from
+`begin_forward()` on in the order of their definition.
+
+Example:
+    >>> import sparsesync
+    >>> layers = [sparsesync.Layer("first", bytes=400), sparsesync.Layer("second", bytes=400)]
+    >>> with sparsesync.Session(sparsesync.LocalNetwork(1).join(0)) as session:
+    ...     step = sparsesync.SchedulePlanner(session, layers, schedule="wfbp").step()
+    >>> step.begin_forward()
+    >>> step.end_forward()
+    []
+    >>> step.ready(1), step.ready(0)  # the backward pass reaches the last layer first
+    (0, 1)
+    >>> step.end_backward()
+    []
+    >>> step.waits_after_backward(needs_all=False)
+    [0, 1])doc";
+
+constexpr const char* kStepOrder = R"doc(Returns the order for `Session.set_order()`.
+
+Args:
+    numbers: The session's number of each bucket of the schedule.
+    beside: The session's numbers of buckets outside the schedule. Their phases follow the last
+        reduce of gradients.
+
+Raises:
+    InputError: The number of buckets is wrong.)doc";
+
+constexpr const char* kExpectAnnouncements = R"doc(Sets the layers that announce rows in most steps.
+
+A bucket announces once its layers among these have announced, and in `end_forward()` at the latest.
+Before the first call, all layers count.
+
+Args:
+    layers: Indices of the layers.)doc";
+
+constexpr const char* kAnnounced = R"doc(Records that the rows of a layer are known.
+
+Args:
+    layer: Index of the layer.
+
+Returns:
+    The bucket to announce now, or None. Wait for its last results first.)doc";
+
+constexpr const char* kReady = R"doc(Records that the gradient of a layer is ready.
+
+Args:
+    layer: Index of the layer.
+
+Returns:
+    The bucket whose reduce and gather to submit now, or None.)doc";
+
+constexpr const char* kWaitsAfterBackward =
+    R"doc(Returns the buckets to wait for after `end_backward()`, in order.
+
+These are all buckets, or none if gathers run during the next forward pass.
+
+Args:
+    needs_all: Whether all results are needed now in any case, such as for a review.)doc";
+
 void bind_step(nb::module_& module) {
-  nb::class_<PythonStep>(module, "ScheduledStep",
-                         "Decides what a worker submits and waits for in each step of a schedule. "
-                         "Buckets and layers are numbered as in the schedule; a step's calls are "
-                         "made in this order.")
-      .def("bucket_of", &PythonStep::bucket_of, nb::arg("layer"),
-           "Returns the bucket that the layer is in.")
+  nb::class_<PythonStep>(module, "ScheduledStep", kStep)
+      .def("bucket_of", &PythonStep::bucket_of, nb::arg("layer"), "Returns the bucket of a layer.")
       .def("announces", &PythonStep::announces, nb::arg("bucket"),
-           "Returns whether the bucket announces its rows in the forward pass.")
+           "Returns whether a bucket announces its rows during the forward pass.")
       .def("order", &PythonStep::order, nb::arg("numbers"),
-           nb::arg("beside") = std::vector<std::size_t>(),
-           "Returns the order for Session.set_order(). numbers: of the schedule's buckets at the "
-           "session. beside: those of buckets that are no part of the schedule; their phases come "
-           "behind the last reduce of gradients.")
+           nb::arg("beside") = std::vector<std::size_t>(), kStepOrder)
       .def("gathers", &PythonStep::gathers,
-           "Returns all buckets in the order of their gathers: wait for results in this order.")
+           "Returns all buckets in the order of their gathers. Wait for results in this order.")
       .def("expect_announcements", &PythonStep::expect_announcements, nb::arg("layers"),
-           "Names the layers that announce rows in most steps: a bucket announces once these of "
-           "its layers did, else in end_forward(). Before the first call, all layers do.")
+           kExpectAnnouncements)
       .def("begin_forward", &PythonStep::begin_forward,
-           "Begins a forward pass, or begins it again: nothing has been announced.")
-      .def("announced", &PythonStep::announced, nb::arg("layer"),
-           "Counts a layer whose rows are known. Returns the bucket to announce now, if any; wait "
-           "for its last results first.")
+           "Begins a forward pass, or begins it again after an error. No layer has announced yet.")
+      .def("announced", &PythonStep::announced, nb::arg("layer"), kAnnounced)
       .def("end_forward", &PythonStep::end_forward,
            "Ends the forward pass. Returns the buckets to announce now, with the known rows.")
-      .def("ready", &PythonStep::ready, nb::arg("layer"),
-           "Counts a layer whose gradient is ready. Returns the bucket to submit now, if any.")
+      .def("ready", &PythonStep::ready, nb::arg("layer"), kReady)
       .def("end_backward", &PythonStep::end_backward,
            "Ends the backward pass; the next step begins. Returns the buckets to submit now, with "
            "the gradients that are ready.")
       .def("waits_after_backward", &PythonStep::waits_after_backward, nb::arg("needs_all"),
-           "Returns the buckets whose results to wait for behind end_backward(), in the order of "
-           "their gathers: none where gathers go on under the next forward pass, unless "
-           "needs_all.");
+           kWaitsAfterBackward);
 }
 
+constexpr const char* kPlanner = R"doc(Plans the buckets of a model and the order of their phases.
+
+Worker 0 plans, and all workers use its plan. Before the passes are measured, buckets hold 25 MiB.
+All workers make a planner, and call `review()`, between the same steps.
+
+Example:
+    >>> import sparsesync
+    >>> embedding = sparsesync.Layer("embedding", rows=1000, width=8, touched=50)
+    >>> layers = [embedding, sparsesync.Layer("linear", bytes=400)]
+    >>> with sparsesync.Session(sparsesync.LocalNetwork(1).join(0)) as session:
+    ...     planner = sparsesync.SchedulePlanner(session, layers, schedule="wfbp")
+    ...     planner.buckets
+    [(1, 1), (0, 0)])doc";
+
+constexpr const char* kPlannerInit =
+    R"doc(Plans a first schedule. All workers call it, between steps.
+
+Args:
+    session: Session that the planner communicates with.
+    layers: Layers in the order of the forward pass; the same on all workers.
+    schedule: A name from `schedules()`.
+    full_bytes: Size in bytes at which a bucket of `'lazy'` and `'dear'` is full. None selects the
+        size that is expected to be fastest.
+    first_bytes: Size in bytes of the first bucket of a step, at most `full_bytes`. None is the size
+        of the others.
+    scheme: Scheme for sparse gradients.
+    dense_scheme: Scheme for dense gradients.
+    announce: Whether row indices are exchanged during the forward pass (index prefetch).
+    under_forward: Whether the forward pass can wait for one bucket after another. If not, `'auto'`
+        runs no gathers during it.
+
+Raises:
+    AgreementError: The workers' arguments differ. If the orders of layers differ, the error names
+        both layers.
+    InputError: The schedule or a scheme is unknown, or there are no layers.)doc";
+
+constexpr const char* kObserve = R"doc(Records how many rows of a layer the last step touched.
+
+Args:
+    layer: Index of a layer with a sparse gradient.
+    touched: Rows touched by this worker.
+    united: Rows touched by all workers together.)doc";
+
+constexpr const char* kShare = R"doc(Divides the observed rows of a bucket among its layers.
+
+Tensors with the same dtype and width are observed together. Their rows are divided in proportion to
+the rows that each layer was first expected to touch.
+
+Args:
+    bucket: A bucket of layers with sparse gradients.
+    observed: Result of `Session.observed()`.
+
+Returns:
+    A triple `(layer, touched, united)` per layer, for `observe()`.)doc";
+
+constexpr const char* kAddStep = R"doc(Records the measured seconds of a step's passes.
+
+Args:
+    forward_s: `[layers]`, seconds of each layer's forward pass.
+    backward_s: `[layers]`, seconds of each layer's backward pass.
+
+Returns:
+    Whether a review is due; the same on all workers.)doc";
+
+constexpr const char* kReview = R"doc(Plans again, from the medians of the last steps.
+
+All workers call it, between steps. A new schedule replaces the current one only if it is expected
+to save 3% of a step.
+
+Returns:
+    Whether there is a new schedule.)doc";
+
 void bind_planner(nb::module_& module) {
-  nb::class_<PythonPlanner>(
-      module, "SchedulePlanner",
-      "Plans when gradients cross, on worker 0, for all workers alike: until passes were measured "
-      "in buckets of 25 MiB. All workers make one, and call review(), between the same steps.")
+  nb::class_<PythonPlanner>(module, "SchedulePlanner", kPlanner)
       .def(
           "__init__",
           [](PythonPlanner* self, PythonSession& session, const std::vector<ModelLayer>& layers,
@@ -275,20 +415,13 @@ void bind_planner(nb::module_& module) {
           nb::arg("schedule") = "auto", nb::arg("full_bytes") = nb::none(),
           nb::arg("first_bytes") = nb::none(), nb::arg("scheme") = "auto",
           nb::arg("dense_scheme") = "dense_ring", nb::arg("announce") = false,
-          nb::arg("under_forward") = true,
-          "Between steps. layers: in the order of the forward pass. schedule: a name of "
-          "schedules(). full_bytes: what a bucket of 'lazy' and 'dear' is full with; what is the "
-          "best if not given. first_bytes: the same of the first one. scheme, dense_scheme: that "
-          "rows and dense gradients cross by. announce: whether rows are told under the forward "
-          "pass. under_forward: whether a forward pass can wait for one bucket after another. "
-          "Raises AgreementError on all workers where they differ, naming both layers where their "
-          "orders do.")
+          nb::arg("under_forward") = true, kPlannerInit)
       .def_prop_ro(
           "buckets", [](PythonPlanner& self) { return buckets_of(self.planner().schedule()); },
-          "First and last layer of each, in the order of backward.")
+          "First and last layer of each bucket, in the order of the backward pass.")
       .def_prop_ro(
           "order", [](PythonPlanner& self) { return order_of(self.planner().schedule()); },
-          "Every phase of a step as (bucket, 'announce', 'reduce' or 'gather'), as they cross.")
+          "Every phase of a step as (bucket, 'announce', 'reduce' or 'gather'), in running order.")
       .def_prop_ro(
           "after_backward",
           [](PythonPlanner& self) { return self.planner().schedule().after_backward; },
@@ -296,33 +429,49 @@ void bind_planner(nb::module_& module) {
       .def_prop_ro(
           "under_forward",
           [](PythonPlanner& self) { return self.planner().schedule().under_forward; },
-          "Whether gathers go on under the next forward pass.")
+          "Whether gathers run during the next forward pass.")
       .def_prop_ro("expected", &PythonPlanner::expected,
-                   "iteration_s, compute_s, communication_s, exposed_s of a step; None before "
-                   "passes were measured.",
+                   "Expected seconds of a step: iteration_s, compute_s, communication_s and "
+                   "exposed_s; None before the passes are measured.",
                    nb::sig("def expected(self) -> dict[str, float] | None"))
-      .def_prop_ro("exposed", &PythonPlanner::exposed,
-                   "What of a step is expected not to hide, the longest first: (bucket, phase, "
-                   "seconds, why).")
+      .def_prop_ro(
+          "exposed", &PythonPlanner::exposed,
+          "Phases that are expected to be exposed (not hidden behind computation), longest "
+          "first: (bucket, phase, seconds per step, reason).")
       .def(
           "step",
           [](PythonPlanner& self) {
             return PythonStep(self.planner().schedule(), self.planner().model().layers.size());
           },
-          "The first step by the present schedule.")
+          "Returns a `ScheduledStep` for the steps of the current schedule.")
       .def("observe", &PythonPlanner::observe, nb::arg("layer"), nb::arg("touched"),
-           nb::arg("united"), "Rows that this worker, and all workers, touched in the last step.")
-      .def("share", &PythonPlanner::share, nb::arg("bucket"), nb::arg("observed"),
-           "Shares what Session.observed() returns of a bucket with rows among its layers, by the "
-           "rows that they were first expected to touch: (layer, touched, united) of each.")
-      .def(
-          "add_step", &PythonPlanner::add_step, nb::arg("forward_s"), nb::arg("backward_s"),
-          "What the passes of each layer took in a step that is over, in seconds. Whether a review "
-          "is due: the same on all workers.")
-      .def("review", &PythonPlanner::review,
-           "Between steps. Plans anew, from the medians of the last steps. Whether there is "
-           "another schedule now.");
+           nb::arg("united"), kObserve)
+      .def("share", &PythonPlanner::share, nb::arg("bucket"), nb::arg("observed"), kShare)
+      .def("add_step", &PythonPlanner::add_step, nb::arg("forward_s"), nb::arg("backward_s"),
+           kAddStep)
+      .def("review", &PythonPlanner::review, kReview);
 }
+
+constexpr const char* kSchedules = R"doc(Lists the schedules.
+
+Returns:
+    Pairs of a name and a one-line summary.
+
+Example:
+    >>> import sparsesync
+    >>> "wfbp" in dict(sparsesync.schedules())
+    True)doc";
+
+constexpr const char* kExpectWritable =
+    R"doc(Verifies that a file can be written, and leaves nothing behind.
+
+Args:
+    path: Path of the file.
+    force: Whether an existing file may be replaced.
+
+Raises:
+    InputError: The file exists.
+    IoError: The file cannot be written.)doc";
 
 }  // namespace
 
@@ -336,14 +485,12 @@ void bind_schedules(nb::module_& module) {
         }
         return names;
       },
-      "Names of schedules, each with a line about it.");
+      kSchedules);
   bind_layer(module);
   module.def(
       "expect_writable",
       [](const std::filesystem::path& path, bool force) { const OutputFile probe(path, force); },
-      nb::arg("path"), nb::arg("force") = false,
-      "Raises InputError or IoError where no file can be made at `path`; leaves nothing behind. "
-      "force: whether it may replace one.",
+      nb::arg("path"), nb::arg("force") = false, kExpectWritable,
       nb::sig("def expect_writable(path: str | os.PathLike[str], force: bool = False) -> None"));
   bind_step(module);
   bind_planner(module);

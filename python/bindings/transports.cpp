@@ -1,5 +1,5 @@
-// What connects workers: threads of one process, processes of MPI, and point-to-point calls that
-// Python has.
+// Python bindings of transports: between threads of one process, between processes of MPI, and over
+// point-to-point calls of a Python object.
 #include "python/bindings/transports.h"
 #include "python/bindings/link.h"
 
@@ -36,11 +36,11 @@ namespace nb = nanobind;
 namespace sparsesync::python {
 namespace {
 
-/// The bytes of a call as Python sees them: a tensor of uint8 on the same memory.
+/// The bytes of a call: a torch tensor of uint8 on the same memory.
 using Bytes = nb::ndarray<nb::pytorch, std::uint8_t, nb::ndim<1>, nb::device::cpu>;
 
-/// Calls that an object of Python has. The session's thread takes the GIL to start a call and to
-/// wait for one; the object gives it back while it waits.
+/// The point-to-point calls of a Python object. The session's thread acquires the GIL to start a
+/// call and to wait for one; the object releases it while it waits.
 class PythonCalls : public PointToPoint {
  public:
   explicit PythonCalls(nb::object calls)
@@ -90,7 +90,7 @@ class PythonCalls : public PointToPoint {
 
  private:
   static nb::object bytes_at(std::byte* data, std::size_t size) {
-    // The memory itself: without an owner it would be copied by default.
+    // The tensor must share this memory; by default, nanobind copies memory without an owner.
     return Bytes(reinterpret_cast<std::uint8_t*>(data), {size}, nb::handle())
         .cast(nb::rv_policy::reference);
   }
@@ -110,7 +110,8 @@ class PythonCalls : public PointToPoint {
     }
   }
 
-  /// What goes wrong before the deadline is a worker that is lost; networks don't say more.
+  /// Maps the end of a call to an Outcome. An error before the deadline means that a worker is
+  /// lost: networks report no details.
   template <typename Body>
   static Outcome outcome_of(Clock::time_point until, const Body& body) {
     try {
@@ -124,17 +125,17 @@ class PythonCalls : public PointToPoint {
   }
 
   static void log_error(const char* doing, nb::python_error& error) {
-    log(LogLevel::info, std::string("the process group failed ") + doing + ": " + error.what());
+    log(LogLevel::info, std::string("the process group failed (") + doing + "): " + error.what());
   }
 
   nb::object calls_;
   const bool has_all_reduce_;
 };
 
-/// Each is a thread.
+/// Limit of a LocalNetwork: each worker is a thread.
 constexpr int kMostLocalWorkers = 1024;
 
-/// A LocalNetwork that gives each end once.
+/// A LocalNetwork that returns each worker's end only once.
 class PythonLocalNetwork {
  public:
   PythonLocalNetwork(int workers, const std::optional<double>& rate_bps, double latency_s)
@@ -160,7 +161,7 @@ class PythonLocalNetwork {
   static std::unique_ptr<LocalNetwork> made(int workers, LocalLink link) {
     if (workers < 1 || workers > kMostLocalWorkers) {
       throw InputError(
-          fmt::format("a network of {} workers: 1 to {} are possible", workers, kMostLocalWorkers));
+          fmt::format("a network of {} workers: give 1 to {}", workers, kMostLocalWorkers));
     }
     return std::make_unique<LocalNetwork>(workers, link);
   }
@@ -170,7 +171,8 @@ class PythonLocalNetwork {
   std::vector<bool> joined_;  // [rank]
 };
 
-/// An MpiWorld that can be closed before Python ends. MPI is left when the last end is gone, too.
+/// An MpiWorld that can be closed before Python shuts down. It leaves MPI once the last transport
+/// is destroyed, too.
 class PythonMpiWorld {
  public:
   PythonMpiWorld(double deadline_s, bool program_calls_mpi, std::optional<double> leaving_s)
@@ -220,7 +222,7 @@ class PythonMpiWorld {
     const WithoutGil without_gil;
     return {new MpiWorld(options), DeleteInItsProcess()};
   }
-  /// Those that were not destroyed yet.
+  /// Returns all worlds that are not destroyed yet.
   static std::set<PythonMpiWorld*>& open() {
     static std::set<PythonMpiWorld*> worlds;
     return worlds;
@@ -230,7 +232,7 @@ class PythonMpiWorld {
   std::shared_ptr<MpiWorld> world_;
 };
 
-/// What a transport over NCCL needs beside itself.
+/// The objects that a transport over NCCL needs and that must outlive it.
 struct UnderNccl {
   std::shared_ptr<void> words;
   std::shared_ptr<PythonDevice> device;
@@ -275,13 +277,15 @@ TransportHandle::~TransportHandle() {
 
 Transport& TransportHandle::use() const {
   process_.expect("Transport");
-  if (!transport_) throw InputError("a session has this transport: ask the session, or join again");
+  if (!transport_) {
+    throw InputError("a session owns this transport: use the session, or join again");
+  }
   return *transport_;
 }
 
 std::unique_ptr<Transport> TransportHandle::take() {
   expect_usable();
-  network_.reset();  // the session has it
+  network_.reset();  // the session has a copy
   return std::unique_ptr<Transport>(transport_.release());
 }
 
@@ -293,7 +297,7 @@ std::chrono::milliseconds deadline_of(double seconds) {
   constexpr double kMost = 1e9;  // 30 years
   if (!(seconds > 0 && seconds <= kMost)) {
     throw InputError(
-        fmt::format("a deadline of {} s: more than 0, and at most {:.0e}", seconds, kMost));
+        fmt::format("a deadline of {} s: give more than 0, and at most {:.0e}", seconds, kMost));
   }
   return std::max(std::chrono::milliseconds(1),
                   std::chrono::milliseconds(static_cast<std::int64_t>(seconds * 1000)));
@@ -301,15 +305,34 @@ std::chrono::milliseconds deadline_of(double seconds) {
 
 namespace {
 
+constexpr const char* kTransport = R"doc(One worker's end of a network.
+
+A `Session` takes ownership of it; afterwards, every call raises InputError.
+
+Example:
+    >>> import sparsesync
+    >>> transport = sparsesync.LocalNetwork(2).join(1)
+    >>> transport.rank, transport.size
+    (1, 2))doc";
+
+constexpr const char* kTransportAllGather =
+    R"doc(Gathers bytes from all workers. All workers call it.
+
+Args:
+    own: Bytes of this worker, at most 64 MiB.
+    deadline_s: Timeout in seconds of each wait for another worker.
+
+Returns:
+    The bytes of every worker, by rank.)doc";
+
 void bind_transport(nb::module_& module) {
-  nb::class_<TransportHandle>(module, "Transport",
-                              "A worker's end of a network, until a Session takes it.")
+  nb::class_<TransportHandle>(module, "Transport", kTransport)
       .def_prop_ro(
           "rank", [](const TransportHandle& self) { return self.use().rank().value; },
-          "Which worker it is, from 0.")
+          "Rank of this worker, from 0.")
       .def_prop_ro(
           "size", [](const TransportHandle& self) { return self.use().size(); },
-          "How many workers there are.")
+          "Number of workers (world size).")
       .def_prop_ro(
           "nodes",
           [](const TransportHandle& self) {
@@ -319,70 +342,136 @@ void bind_transport(nb::module_& module) {
               nodes.push_back(transport.node(worker));
             return nodes;
           },
-          "The machine of each worker: equal numbers mean the same one.")
+          "Machine of each worker, by rank. Equal numbers mean the same machine.")
       .def_prop_ro(
           "reaches_devices",
           [](const TransportHandle& self) { return self.use().reaches_devices(); },
-          "Whether it moves what is in the memory of GPUs; else it goes by way of the host.")
+          "Whether it sends directly from GPU memory. If not, data is staged in host memory.")
       .def("all_gather", &all_gather, nb::arg("own"), nb::arg("deadline_s") = 60.0,
-           "All workers. What each of them gave, by rank; 64 MiB at most. deadline_s: seconds that "
-           "it "
-           "waits for them.",
+           kTransportAllGather,
            nb::sig("def all_gather(self, own: bytes, deadline_s: float = 60.0) -> list[bytes]"));
 }
 
+constexpr const char* kLocalNetwork = R"doc(Connects workers that are threads of this process.
+
+Every worker calls `join()` once.
+
+Example:
+    >>> import sparsesync
+    >>> network = sparsesync.LocalNetwork(2, rate_bps=1e9, latency_s=50e-6)
+    >>> transports = [network.join(rank) for rank in range(2)])doc";
+
+constexpr const char* kLocalNetworkInit =
+    R"doc(Makes a network, with simulated links if a rate or a latency is given.
+
+Args:
+    workers: Number of workers, 1 to 1,024.
+    rate_bps: Rate of each worker's link in bits/s, per direction; None is not limited.
+    latency_s: Latency of each worker's link in seconds, 0 to 3600.
+
+Raises:
+    InputError: An argument is out of its range.)doc";
+
+constexpr const char* kLocalJoin = R"doc(Returns the end of one worker, for its session.
+
+Args:
+    rank: Rank of the worker, from 0.
+
+Raises:
+    InputError: The worker does not exist, or has joined already.)doc";
+
 void bind_local_network(nb::module_& module) {
-  nb::class_<PythonLocalNetwork>(module, "LocalNetwork",
-                                 "Connects workers that are threads of this process: 1,024 at "
-                                 "most. Each takes its end with join(rank), once.")
+  nb::class_<PythonLocalNetwork>(module, "LocalNetwork", kLocalNetwork)
       .def(nb::init<int, const std::optional<double>&, double>(), nb::arg("workers"),
-           nb::arg("rate_bps") = nb::none(), nb::arg("latency_s") = 0.0,
-           "rate_bps (bits a second), latency_s (seconds): of each worker's link, in each "
-           "direction; unshaped if not given.")
-      .def("join", &PythonLocalNetwork::join, nb::arg("rank"),
-           "The end of worker `rank`, from 0, for its Session.");
+           nb::arg("rate_bps") = nb::none(), nb::arg("latency_s") = 0.0, kLocalNetworkInit)
+      .def("join", &PythonLocalNetwork::join, nb::arg("rank"), kLocalJoin);
 }
 
+constexpr const char* kMpiWorld = R"doc(Connects the processes that mpirun started.
+
+A process has at most one. It initializes MPI if the program has not. It closes at the end of a
+`with` block, and before the process ends.
+
+Example:
+    >>> import sparsesync
+    >>> with sparsesync.MpiWorld() as world:  # doctest: +SKIP
+    ...     session = sparsesync.Session(world.join()))doc";
+
+constexpr const char* kMpiWorldInit = R"doc(Joins the other processes.
+
+Args:
+    deadline_s: Timeout in seconds of MPI_Init, of each `join()` and of closing, which wait for the
+        other processes.
+    program_calls_mpi: Whether the program itself calls MPI while sessions are open.
+    leaving_s: Timeout in seconds of closing; None is `deadline_s`.
+
+Raises:
+    DeadlineError: Another process did not join in time.
+    Error: The build has no MPI, or the program initialized MPI with too little thread support. It
+        needs MPI_THREAD_SERIALIZED, and MPI_THREAD_MULTIPLE with `program_calls_mpi`.)doc";
+
+constexpr const char* kMpiClose =
+    R"doc(Leaves MPI, once all sessions over it are closed. Calling it again has no effect.)doc";
+
+constexpr const char* kMpiJoin =
+    R"doc(Returns this process's end of a new network of all processes. All processes call it.
+
+Args:
+    deadline_s: Timeout in seconds of the wait for the other processes; None is the timeout of the
+        `MpiWorld`.)doc";
+
 void bind_mpi_world(nb::module_& module) {
-  nb::class_<PythonMpiWorld>(
-      module, "MpiWorld",
-      "The processes that mpirun started. Initializes MPI if nobody did; one for each process. "
-      "Closed at the end of a `with` block, and before the process ends.")
+  nb::class_<PythonMpiWorld>(module, "MpiWorld", kMpiWorld)
       .def(nb::init<double, bool, std::optional<double>>(), nb::arg("deadline_s") = 60.0,
-           nb::arg("program_calls_mpi") = false, nb::arg("leaving_s") = nb::none(),
-           "deadline_s: seconds that MPI_Init, each join() and closing wait for the other "
-           "processes. "
-           "program_calls_mpi: whether the program calls MPI, too, while sessions are open. "
-           "leaving_s: seconds that closing waits for them, if not deadline_s.")
+           nb::arg("program_calls_mpi") = false, nb::arg("leaving_s") = nb::none(), kMpiWorldInit)
       .def_prop_ro(
           "rank", [](const PythonMpiWorld& self) { return self.use().rank().value; },
-          "Which process this is, from 0.")
+          "Rank of this process, from 0.")
       .def_prop_ro(
           "size", [](const PythonMpiWorld& self) { return self.use().size(); },
-          "How many processes there are.")
-      .def("close", &PythonMpiWorld::close,
-           "Leaves MPI, once all sessions over it are closed; safe to call again.")
+          "Number of processes.")
+      .def("close", &PythonMpiWorld::close, kMpiClose)
       .def(
           "__enter__", [](nb::handle self) { return nb::borrow(self); },
           nb::sig("def __enter__(self) -> MpiWorld"))
       .def(
           "__exit__", [](PythonMpiWorld& self, const nb::args&) { self.close(); },
           nb::sig("def __exit__(self, *exception: object) -> None"))
-      .def("join", &PythonMpiWorld::join, nb::arg("deadline_s") = nb::none(),
-           "A new network of all processes; all of them call it. deadline_s: seconds that it waits "
-           "for them, if not those of the MpiWorld.");
+      .def("join", &PythonMpiWorld::join, nb::arg("deadline_s") = nb::none(), kMpiJoin);
 }
 
+constexpr const char* kNcclOver =
+    R"doc(Connects workers on GPUs, one GPU each, by NCCL. All workers call it.
+
+Args:
+    words: A transport between the same workers, for control messages; it is taken over.
+    device: Device of the session that will use the transport.
+    deadline_s: Timeout in seconds of connecting, and of waits for the GPU.
+
+Returns:
+    A transport that sends directly from GPU memory.
+
+Raises:
+    DeviceError: NCCL is unavailable or cannot connect the workers.
+    AgreementError: The workers have different versions of NCCL.)doc";
+
+constexpr const char* kTransportOver =
+    R"doc(Makes a transport over the point-to-point calls of a Python object.
+
+Args:
+    calls: An object with `send(rank, lane, tensor)` and `receive(rank, lane, tensor)`, which start
+        a call and return its number; `wait(number, seconds)`; `withdraw()`, which gives up all
+        calls; `close()`; `has_all_reduce`; and `all_reduce(dtype, tensor, seconds)`. A tensor is a
+        torch tensor `[bytes]`, dtype uint8.
+    rank: Rank of this worker.
+    nodes: Machine of each worker, by rank. Equal numbers mean the same machine.
+
+Raises:
+    InputError: The rank does not exist.)doc";
+
 void bind_nccl_over(nb::module_& module) {
-  module.def(
-      "nccl_over", &nccl_over_words, nb::arg("words"), nb::arg("device"),
-      nb::arg("deadline_s") = 60.0,
-      "Connects workers on GPUs, one each, by NCCL; all of them call it. words: a transport "
-      "between "
-      "the same workers, for what is the host's; it is taken. device: of the Session that is to "
-      "have the transport. deadline_s: seconds of connecting, and of waits for the GPU. Raises "
-      "DeviceError where NCCL is not there or does not connect them, AgreementError where workers "
-      "have different ones.");
+  module.def("nccl_over", &nccl_over_words, nb::arg("words"), nb::arg("device"),
+             nb::arg("deadline_s") = 60.0, kNcclOver);
 }
 
 void bind_transport_over(nb::module_& module) {
@@ -396,10 +485,7 @@ void bind_transport_over(nb::module_& module) {
                                               Rank{rank}, std::move(nodes)),
                                nullptr};
       },
-      nb::arg("calls"), nb::arg("rank"), nb::arg("nodes"),
-      "A transport over an object's send(rank, lane, tensor) and receive(rank, lane, tensor), "
-      "which return a number, wait(number, seconds), withdraw(), close(), has_all_reduce and "
-      "all_reduce(dtype, tensor, seconds).\n\nnodes: the machine of each worker.");
+      nb::arg("calls"), nb::arg("rank"), nb::arg("nodes"), kTransportOver);
 }
 
 }  // namespace

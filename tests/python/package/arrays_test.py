@@ -63,7 +63,7 @@ NO_VALUES = {
     "records": np.zeros(4, [("a", "f4"), ("b", "f4")]),
     "long doubles": VALUES.astype(np.longdouble),
     "no dimension": np.float32(1),
-    "an array without a dimension": np.array(1.0),
+    "the array has no dimension": np.array(1.0),
     "a list": [[1.0, 2]] * 4,
     "None": None,
 }
@@ -99,10 +99,10 @@ def test_an_error_says_what_was_given_and_how_to_fix_it():
 
 
 REFUSED = {
-    "an index below 0": (lambda: sparsesync.coalesce(np.array([0, -1]), VALUES[:2], 4), "index -1 at place 1"),
+    "an index below 0": (lambda: sparsesync.coalesce(np.array([0, -1]), VALUES[:2], 4), "index -1 at position 1"),
     "an index beyond": (
         lambda: sparsesync.coalesce(np.array([3, 0, 4]), VALUES[:3], 4),
-        "index 4 at place 2 is outside [0, 4)",
+        "index 4 at position 2 is outside [0, 4)",
     ),
     "the largest index": (lambda: sparsesync.coalesce(np.array([2**63 - 1]), VALUES[:1], 4), "outside [0, 4)"),
     "the smallest index": (lambda: sparsesync.coalesce(np.array([-(2**63)]), VALUES[:1], 4), "outside [0, 4)"),
@@ -111,10 +111,10 @@ REFUSED = {
     "more values": (lambda: sparsesync.coalesce(ROWS[:2], VALUES, 4), "2 indices with 4 rows"),
     "rows below 0": (lambda: sparsesync.coalesce(ROWS[:0], VALUES[:0], -1), "-1 rows"),
     "rows beyond 2^62": (lambda: sparsesync.encode_indices(ROWS, 2**62 + 1), "0 to 2^62"),
-    "decreasing": (lambda: sparsesync.encode_indices(np.array([1, 0]), 4), "index 0 at place 1"),
-    "twice": (lambda: sparsesync.encode_indices(np.array([1, 1]), 4), "index 1 at place 1"),
-    "below 0": (lambda: sparsesync.encode_indices(np.array([-1]), 4), "index -1 at place 0"),
-    "beyond": (lambda: sparsesync.encode_indices(np.array([4]), 4), "index 4 at place 0"),
+    "decreasing": (lambda: sparsesync.encode_indices(np.array([1, 0]), 4), "index 0 at position 1"),
+    "twice": (lambda: sparsesync.encode_indices(np.array([1, 1]), 4), "index 1 at position 1"),
+    "below 0": (lambda: sparsesync.encode_indices(np.array([-1]), 4), "index -1 at position 0"),
+    "beyond": (lambda: sparsesync.encode_indices(np.array([4]), 4), "index 4 at position 0"),
     "all that are not all": (lambda: sparsesync.encode_indices(ROWS, 5, "all"), "4 of 5"),
     "no such code": (lambda: sparsesync.encode_indices(ROWS, 5, "zip"), "coo, elias_fano, bitmap or all"),
     "no such code to read": (lambda: sparsesync.decode_indices("", b"", 5, 0), "coo, elias_fano, bitmap or all"),
@@ -202,7 +202,7 @@ def test_torch_tensors_are_taken_bf16_as_it_is():
     found, sums = sparsesync.coalesce(torch.tensor([5, 1, 5]), values, 6)
     assert found.tolist() == [1, 5]
     assert numbers_of(sums, "bf16").tolist() == [[3, 4], [1.5, 2.25]]
-    with pytest.raises(InputError, match="one after another"):
+    with pytest.raises(InputError, match="contiguous"):
         sparsesync.compact(torch.ones(4, 3).T)
 
 

@@ -104,7 +104,7 @@ def test_training_loads_nothing_of_the_laboratory():
 
 
 # Error texts of the analysis part.
-OF_THE_LABORATORY = [b"trace.json", b"nothing is known of the network", b"make one with 'sparsesync trace'"]
+OF_THE_LABORATORY = [b"trace.json", b"no network is given", b"make one with 'sparsesync trace'"]
 
 
 def test_the_library_holds_nothing_of_the_laboratory():

@@ -289,7 +289,7 @@ def test_compare_tries_all_if_none_are_named(trace):
         (lambda t: sparsesync.plan("/not/there", workers=[2], rate_bps=1e9), "/not/there"),
         (lambda t: sparsesync.plan(t, workers=[2], network="/not/there"), "/not/there"),
         (lambda t: sparsesync.plan(t, workers=[2], network=t / "trace.json"), "trace.json"),
-        (lambda t: sparsesync.plan(t, workers=[2]), "nothing is known of the network"),
+        (lambda t: sparsesync.plan(t, workers=[2]), "no network is given"),
         (lambda t: sparsesync.plan(t, workers=[], rate_bps=1e9), "from 2 to 65536"),
         (lambda t: sparsesync.plan(t, workers=[1], rate_bps=1e9), "from 2 to 65536"),
         (lambda t: sparsesync.plan(t, workers=[70000], rate_bps=1e9), "from 2 to 65536"),

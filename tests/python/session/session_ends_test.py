@@ -40,7 +40,7 @@ if child == 0:
         except sparsesync.ClosedError as error:
             told.append(str(error))
     assert len(told) == 9, told
-    assert all(f"forked from {os.getppid()}" in text and "make another one here" in text for text in told), told
+    assert all(f"forked from {os.getppid()}" in text and "make a new one here" in text for text in told), told
     # One of its own works.
     with sparsesync.Session(sparsesync.LocalNetwork(1).join(0)) as own:
         b = own.register_bucket("b", [sparsesync.TensorSpec("t", 4, 1)], "owned")

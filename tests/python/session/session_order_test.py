@@ -125,7 +125,7 @@ def test_broadcast_writes_to_no_copy():
 
     def work(session):
         for array in (whole[:, :2], whole[::2], whole.T[:2], constant, b"bytes", [0.0], None):
-            with pytest.raises(InputError, match="^array: give an array that can be written to"):
+            with pytest.raises(InputError, match="^array: give a writable array"):
                 session.broadcast(array)
         for root in (1, -1):
             with pytest.raises(InputError, match=f"no worker {root} among 1"):
@@ -255,9 +255,9 @@ def wrong_gradients():
     yield "a gradient too few", [None], "1 arrays for 2 tensors"
     yield "a gradient too many", [None, None, None], "3 arrays for 2 tensors"
     first = {
-        "another dtype": ((rows, values.astype(np.float64)), "values of f64 where f32 was registered"),
-        "another dtype, dense": (dense.astype(np.float16), "values of f16 where f32 was registered"),
-        "no dtype of ours": (dense.astype(np.int8), "none of f32"),
+        "another dtype": ((rows, values.astype(np.float64)), "values of f64, but f32 was registered"),
+        "another dtype, dense": (dense.astype(np.float16), "values of f16, but f32 was registered"),
+        "no dtype of ours": (dense.astype(np.int8), "not one of f32"),
         "too few rows": (dense[:9], "not of 10 rows of 2"),
         "transposed": (np.zeros((2, 10), np.float32), "not of 10 rows of 2"),
         "rows and values differ": ((rows, values[:1]), "not of 2 rows of 2"),
@@ -277,7 +277,7 @@ def wrong_gradients():
     }
     for name, (gradient, part) in first.items():
         yield name, [gradient, None], part
-    yield "bf16 as f16", [None, np.zeros((5, 3), np.float16)], "values of f16 where bf16 was registered"
+    yield "bf16 as f16", [None, np.zeros((5, 3), np.float16)], "values of f16, but bf16 was registered"
 
 
 @pytest.mark.parametrize(("gradients", "part"), [pytest.param(g, p, id=name) for name, g, p in wrong_gradients()])

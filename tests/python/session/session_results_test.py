@@ -136,8 +136,8 @@ def test_unavailable_squares_are_refused():
             (1, one, "'u' has the dtype and the width"),
             (3, one, "'i' has an integer dtype"),
             (4, one, "has 3 tensors, not 4"),
-            (2, np.zeros(2), "the sum is one f64"),
-            (2, np.zeros(1, np.float32), "the sum is one f64"),
+            (2, np.zeros(2), "give a sum of one float64"),
+            (2, np.zeros(1, np.float32), "give a sum of one float64"),
         ]:
             with pytest.raises(InputError, match=why):
                 session.keep_squares(bucket, tensors, place)

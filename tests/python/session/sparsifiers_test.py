@@ -322,7 +322,7 @@ def test_bad_input(random):
                 sparsifier.reduce(own, [gradient], share=share)
         for given, said in [
             ([], "0 gradients for 1 tensors"),
-            ([gradient[:9]], "9 elements of f32 where there are to be 10"),
+            ([gradient[:9]], "9 elements of f32 are given, but it has 10"),
             ([gradient.astype(np.float64)], "10 elements of f64"),
         ]:
             with pytest.raises(InputError, match=said):
@@ -334,7 +334,7 @@ def test_bad_input(random):
         with pytest.raises(InputError, match="residual: 9 numbers"):
             sparsifier.write_state(0, np.empty(9, np.float32))
         chunks = Sparsifier(session, [spec], "chunks", chunk=5)
-        with pytest.raises(InputError, match="chunks increase"):
+        with pytest.raises(InputError, match="chunks must increase"):
             chunks.choose([1, 1])
 
     together(1, work)

@@ -471,19 +471,19 @@ def test_missing_devices():
     for wrong in ("gpu", "cuda:", "cuda:x", "cuda:-1", "cuda:1x", ""):
         with pytest.raises(sparsesync.InputError, match="there is no device"):
             session(device=wrong)
-    with pytest.raises(sparsesync.InputError, match="device: None, 'cpu'"):
+    with pytest.raises(sparsesync.InputError, match="device: give None, 'cpu'"):
         session(device=0)
     with pytest.raises(sparsesync.DeviceError, match="no GPU 5: this machine has 1"):
         session(device="cuda:5")
     with pytest.raises(sparsesync.DeviceError, match="no GPU 1"):
         sparsesync.Device(1)
-    with pytest.raises(sparsesync.InputError, match="has its own"):
+    with pytest.raises(sparsesync.InputError, match="pass it to the Device"):
         session(device=sparsesync.Device(), memory_bytes=5)
     own = sparsesync.Device()
     assert (own.number, own.name) == (0, "cuda:0")
     with session(device=own) as first:
         assert first.device == "cuda:0"
-        with pytest.raises(sparsesync.InputError, match="make another one"):
+        with pytest.raises(sparsesync.InputError, match="make a new Device"):
             session(device=own)
     with session(device="cpu") as on_host:
         assert on_host.device == "cpu"
@@ -501,7 +501,7 @@ def test_a_stream_of_another_device(two_gpus):
     with sparsesync.Session(sparsesync.LocalNetwork(1).join(0), device="cuda:0") as session:
         bucket = session.register_bucket("b", [sparsesync.TensorSpec("t", 10, 2)], "balanced")
         given = np.array([3]), np.ones((1, 2), np.float32)
-        with pytest.raises(sparsesync.InputError, match=f"stream {there:#x} is not one of cuda:0"):
+        with pytest.raises(sparsesync.InputError, match=f"stream {there:#x} is not a stream of cuda:0"):
             session.reduce(bucket, [given], [there])
         reduced = session.reduce(bucket, [given], [emulated.new_stream(0)])
         session.wait(reduced)
@@ -544,9 +544,9 @@ def test_an_index_outside_is_an_error_on_all_workers_and_nothing_is_corrupted():
 @pytest.mark.parametrize(
     ("device", "of", "says"),
     [
-        ("cuda:0", (2, 1), "an array in the memory of cuda:1: give it in cuda:0's memory"),
-        ("cpu", (2, 0), "an array in the memory of cuda:0: give it in host memory"),
-        ("cuda:0", (8, 0), r"an array in the memory of another device \(DLPack's 8:0\): give it in cuda:0's"),
+        ("cuda:0", (2, 1), "an array in the memory of cuda:1: copy it to cuda:0's memory"),
+        ("cpu", (2, 0), "an array in the memory of cuda:0: copy it to host memory"),
+        ("cuda:0", (8, 0), r"an array in the memory of another device \(DLPack's 8:0\): copy it to cuda:0's"),
     ],
 )
 def test_an_array_of_another_device(device, of, says):

@@ -108,7 +108,7 @@ def test_invalid_devices_are_rejected_early(tmp_path: Path) -> None:
         mixed, device_ids, array = each["says"]
         assert "parameter '0.weight' is on cuda:0 and parameter '1.weight' on cpu" in mixed
         assert "cuda:7" in device_ids
-        assert "in the memory of the host: give it in cuda:0's memory" in array
+        assert "in the memory of the host: copy it to cuda:0's memory" in array
 
 
 def test_workers_that_are_threads() -> None:
