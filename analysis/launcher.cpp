@@ -7,7 +7,7 @@
 namespace sparsesync {
 namespace {
 
-// What a process says of work that failed begins with one of these.
+// First character of a process's report in Workers::together().
 constexpr char kDone = '.';
 constexpr char kBadInput = 'i';
 constexpr char kFailed = 'f';

@@ -1,4 +1,5 @@
-// The workers of a run and what connects them: threads of this process, or processes of an mpirun.
+// The workers of a run and the network between them: threads of this process, or processes that
+// mpirun started.
 #pragma once
 
 #include <chrono>
@@ -15,48 +16,49 @@
 
 namespace sparsesync {
 
-/// Who takes part in a run, as each of its processes sees it. All calls but the trivial ones are
-/// made in every process, in the same order.
+/// The workers of a run, as seen by one of its processes. Every process makes the same calls in the
+/// same order, except for trivial accessors.
 class Workers {
  public:
   virtual ~Workers() = default;
 
   virtual int size() const = 0;
-  /// The workers of this process.
+  /// Returns the workers of this process.
   virtual std::vector<Rank> here() const = 0;
-  /// Whether their network has an all-reduce of its own.
+  /// Returns whether the network provides an all-reduce.
   virtual bool has_all_reduce() const { return false; }
-  /// Workers on this machine, in this process or in others.
+  /// Returns the number of workers on this machine, in all processes.
   virtual int on_this_machine() const = 0;
-  /// The workers of a node, as two_level takes them; 0 if nodes are not alike.
+  /// Returns the number of workers per node, for the scheme two_level; 0 if the nodes differ.
   virtual int per_node() const = 0;
-  /// Whether this process speaks for the run.
+  /// Returns whether this process has worker 0, and therefore reads options and prints results.
   bool leads() const { return here().front() == Rank{0}; }
 
   /// Makes a new network between all workers.
-  /// @return the ends of those that are here, in the order of here()
-  /// @throws what the transport throws that connects them
+  /// @return the transports of this process's workers, in the order of here()
+  /// @throws what the transport throws
   virtual std::vector<std::unique_ptr<Transport>> connect() = 0;
 
-  /// Tells all processes, and hears them.
-  /// @return what each says, by the rank of its first worker; the own part among them
+  /// Gathers a text from every process.
+  /// @return the texts, by the rank of the process's first worker
   /// @throws what ControlChannel::all_gather() throws
   virtual std::vector<std::string> all_gather(const std::string& own) = 0;
-  /// Compares what all processes state.
-  /// @param subject  stands before the difference in the text
+  /// Verifies that all processes make the same statement.
+  /// @param subject  text in front of the difference in the error message
   /// @throws AgreementError in all processes, naming what differs and both sides
   virtual void agree(const std::string& subject, const ControlChannel::Statement& own) = 0;
 
-  /// Runs `work` in every process. If it throws in one, this throws in all.
-  /// @throws where `work` threw, that; elsewhere InputError or Error with that worker's text
+  /// Runs `work` in every process. If it throws in one process, this throws in all.
+  /// @throws in a process where `work` threw, the same; elsewhere InputError or Error with that
+  ///         worker's message
   void together(const std::function<void()>& work);
 };
 
 /// All workers are threads of this process.
 class LocalWorkers : public Workers {
  public:
-  /// @param link      of each worker
-  /// @param per_node  what the network tells of nodes; 0: all workers are on one
+  /// @param link      link of each worker
+  /// @param per_node  workers per node that the network reports; 0: all workers are on one node
   LocalWorkers(int size, LocalLink link, int per_node = 0)
       : size_(size), link_(link), per_node_(per_node > 0 ? per_node : size) {}
   int size() const override { return size_; }
@@ -71,13 +73,13 @@ class LocalWorkers : public Workers {
   int size_;
   LocalLink link_;
   int per_node_;
-  std::unique_ptr<LocalNetwork> network_;  // the last one
+  std::unique_ptr<LocalNetwork> network_;  // made by the last connect()
 };
 
 /// Each worker is a process.
 class MpiWorkers : public Workers {
  public:
-  /// @param deadline  of each wait for other processes
+  /// @param deadline  timeout of each wait for other processes
   /// @throws what MpiWorld throws
   MpiWorkers(std::chrono::milliseconds deadline, MpiChunks chunks);
   int size() const override { return world_.size(); }

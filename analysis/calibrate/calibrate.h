@@ -1,4 +1,4 @@
-// `sparsesync calibrate`: measures links and processors, and fits what NETWORK.json holds.
+// `sparsesync calibrate`: measures links and CPU costs, and fits the numbers of NETWORK.json.
 #pragma once
 
 #include <cstdint>
@@ -10,10 +10,11 @@
 
 namespace sparsesync {
 
-/// All of it: probes and fits. Called in every process of the workers.
-/// @param progress  called from the calling thread: passes over a probe's sizes done, and in all
-/// @return what is known in the process that leads; elsewhere nothing is
-/// @throws InputError if there is one worker alone, Error if a worker failed or nothing can be
+/// Measures the links and CPU costs, and fits a model to them. Called in every process.
+/// @param progress  called from the calling thread with the passes over a probe's message sizes
+///                  that are done, and their total
+/// @return the fitted model in the process that leads; an empty one elsewhere
+/// @throws InputError if there is only one worker; Error if a worker failed, or nothing can be
 ///         fitted
 NetworkFile calibrate(Workers& workers, ProbeOptions options,
                       const std::function<void(std::int64_t, std::int64_t)>& progress);

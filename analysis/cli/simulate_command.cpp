@@ -132,15 +132,14 @@ struct Simulation {
   std::vector<SimulationResult> results;
 };
 
-/// Returns the JSON of a simulation. `efficiency` is compute_s / iteration_s. `schemes` has one
-/// entry per bucket.
+/// Returns the JSON of a simulation: "model", "network", "wire", "coarse_grained", "results" and
+/// "provenance".
 ///
-/// {"model", "network": {"latency_s", "rate_bps", "affine": [A, B] or null}, "wire",
-///  "coarse_grained": {"share", "chunk"} or null,
-///  "results": [{"workers", "schedule", "scheme", "iteration_s", "compute_s", "communication_s",
-///               "exposed_s", "efficiency", "messages", "buckets": [[first layer, last layer],
-///               ...], "schemes": [...]}],
-///  "provenance"}
+/// "network" is {"latency_s", "rate_bps", "affine": [A, B] or null}. "coarse_grained" is {"share",
+/// "chunk"} or null. Each of the "results" has "workers", "schedule", "scheme", "iteration_s",
+/// "compute_s", "communication_s", "exposed_s", "efficiency", "messages", "buckets" and "schemes".
+/// "efficiency" is compute_s / iteration_s. "buckets" lists [first layer, last layer] of each
+/// bucket, and "schemes" the scheme of each bucket.
 std::string simulation_json(const Simulation& simulation, const Json& provenance) {
   Json results = Json::array();
   for (const SimulationResult& result : simulation.results) {

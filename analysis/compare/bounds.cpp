@@ -12,16 +12,16 @@ double mean_touched(const IndexSets& sets) {
   return touched / static_cast<double>(sets.size());
 }
 
-/// ln Γ(x), x > 0. std::lgamma writes a global.
+/// Returns ln Γ(x), x > 0. Not std::lgamma, which writes a global variable.
 double log_gamma(double x) {
   int sign = 0;
   return ::lgamma_r(x, &sign);
 }
 
-/// ln(universe · (universe - 1) · ... · (universe - count + 1)) without the cancellation that
-/// lgamma suffers where universe is large.
+/// Returns ln(universe · (universe - 1) · ... · (universe - count + 1)) without the cancellation
+/// that a difference of lgamma suffers for a large universe.
 double log_falling(double universe, double count) {
-  // Stirling's series for lgamma(universe + 1) - lgamma(universe - count + 1), terms paired.
+  // Stirling's series of lgamma(universe + 1) - lgamma(universe - count + 1), with paired terms.
   const double rest = universe - count;
   if (rest < 1e6) return log_gamma(universe + 1) - log_gamma(rest + 1);
   return (rest + 0.5) * std::log1p(count / rest) + count * (std::log(universe) - 1) +

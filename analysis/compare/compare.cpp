@@ -28,11 +28,11 @@
 namespace sparsesync {
 namespace {
 
-/// The share of free memory that a comparison takes at most: the system and other programs need
-/// some, too.
+/// Maximum share of the free memory that a comparison uses. The rest is for the system and other
+/// programs.
 constexpr double kShareOfMemory = 0.8;
 
-/// The GPU of a worker.
+/// Returns the GPU of a worker.
 int gpu_of(const CompareOptions::Gpu& gpu, const Transport& transport, Rank worker) {
   if (gpu.number) return *gpu.number;
   int before = 0;
@@ -42,6 +42,7 @@ int gpu_of(const CompareOptions::Gpu& gpu, const Transport& transport, Rank work
   return device_of_worker(before);
 }
 
+/// Returns the GPU of the transport's worker, and the GPUs of its process.
 /// @param here  the workers of this process
 CompareWorker::Gpus gpus_of(const CompareOptions::Gpu& gpu, const Transport& transport,
                             std::span<const Rank> here) {
@@ -50,14 +51,15 @@ CompareWorker::Gpus gpus_of(const CompareOptions::Gpu& gpu, const Transport& tra
   return {gpu_of(gpu, transport, transport.rank()), {of_process.begin(), of_process.end()}};
 }
 
-/// Memory, and how many workers of this machine share it.
+/// Available memory, and the workers that share it.
 struct SharedMemory {
-  double to_give = 0;
+  double to_give = 0;  // bytes
   int workers = 0;
 };
 
-/// This machine's, or that of one of its GPUs, which workers take in turn and which are alike.
-/// @throws DeviceError if there is no such GPU
+/// Returns the memory of this machine, or of one of its GPUs. Workers use GPUs in turn, and the
+/// GPUs are assumed to be alike.
+/// @throws DeviceError if the GPU does not exist
 SharedMemory shared_memory(const std::optional<CompareOptions::Gpu>& gpu, int workers) {
   if (!gpu) return {static_cast<double>(available_memory()) * kShareOfMemory, workers};
   const std::int64_t available = device_bytes(gpu->number.value_or(0)).available;
@@ -72,8 +74,8 @@ SchemeFigures skipped(std::string_view name, const std::string& reason) {
   return figures;
 }
 
-/// Those of these names, each once; if none are named all, and `auto`.
-/// @throws InputError if there is none of a name
+/// Returns the schemes of these names, each once. Without names, returns all schemes and `auto`.
+/// @throws InputError if a name is unknown
 std::vector<SchemeEntry> schemes_of(const std::vector<std::string>& names) {
   std::vector<SchemeEntry> schemes;
   for (const std::string& name : names) {
@@ -87,10 +89,10 @@ std::vector<SchemeEntry> schemes_of(const std::vector<std::string>& names) {
   return schemes;
 }
 
-/// Stands in a folder of results: --force replaces no other folder.
+/// Marks a folder of results: --force does not replace any other folder.
 constexpr const char* kResultMarker = ".sparsesync-result";
 
-/// Whether a comparison may have written that in its folder of results.
+/// Returns whether a comparison may have written this path in its folder of results.
 bool is_in_results(const std::filesystem::path& path, bool is_folder) {
   if (!is_folder && path == kResultMarker) return true;
   const std::filesystem::path folder = is_folder ? path : path.parent_path();
@@ -106,8 +108,8 @@ std::uint64_t digest(std::uint64_t hash, std::span<const Index> rows) {
   return mix64(hash ^ rows.size());
 }
 
-/// Whether an error says that the scheme's nature does not fit the budget: it is then skipped, not
-/// failed.
+/// Returns the reason to skip a scheme, if the error means that it does not fit the memory or the
+/// transport. Any other error is a failure: nothing.
 std::optional<std::string> refusal_in(const std::exception_ptr& error) {
   try {
     std::rethrow_exception(error);
@@ -124,7 +126,7 @@ std::optional<std::string> refusal_in(const std::exception_ptr& error) {
   }
 }
 
-/// Adds one step's part of the mean over steps.
+/// Adds one step's share to the mean over steps.
 void add_part(Prediction& mean, const Prediction& of_step, double steps) {
   mean.seconds += of_step.seconds / steps;
   mean.bytes_busiest += of_step.bytes_busiest / steps;
@@ -206,7 +208,7 @@ void Comparison::check_options() {
     try {
       entry.check(options_.scheme_options, workers_.size());
     } catch (const InputError& error) {
-      // Nobody asked for it, and no option is wrong: it is these nodes that it cannot use.
+      // Skip the scheme instead if it was not requested, and only the detected nodes do not fit it.
       if (told || options_.scheme_options.workers_per_node != 0 || !options_.schemes.empty()) throw;
       SchemeOptions any_nodes = options_.scheme_options;
       any_nodes.workers_per_node = 1;
@@ -236,7 +238,7 @@ std::optional<Network> Comparison::network() const {
   if (options_.network) return options_.network;
   const LocalLink& link = options_.link;
   if (link.rate_bps) return Network{link.latency_s, *link.rate_bps};
-  // On a link that is replayed nothing can be measured: one without a rate takes no time for bytes.
+  // A simulated link cannot be measured. Without a rate, its bytes take no time.
   constexpr double kNoTime = 1e18;
   if (options_.clock == CompareClock::replayed) return Network{link.latency_s, kNoTime};
   return std::nullopt;
@@ -252,7 +254,7 @@ std::vector<Prediction> Comparison::predictions(const Network& network) const {
     if (means.empty()) {
       for (const Prediction& prediction : of_step) means.push_back({prediction.variant});
     }
-    for (Prediction& mean : means) {  // every step has every way
+    for (Prediction& mean : means) {  // every step has a prediction of every variant
       add_part(mean, *prediction_of(of_step, mean.variant),
                static_cast<double>(statistics_.size()));
     }
@@ -265,10 +267,10 @@ double Comparison::bytes_beside_workspaces() const {
   const int on_this_machine = workers_.on_this_machine();
   const double processes =
       static_cast<double>(on_this_machine) / static_cast<double>(workers_.here().size());
-  // While the next step's answers are made, those of the last step are in use.
+  // While the next step's reference sums are computed, those of the last step are in use.
   const double answers_kept = trace_.header().steps > 1 ? 2 : 1;
   constexpr double kIndexBytes = sizeof(Index);
-  constexpr double kAnswerBytes = 2 * sizeof(double);  // of an element: ReferenceSum
+  constexpr double kAnswerBytes = 2 * sizeof(double);  // per element of a ReferenceSum
   double most = 0;
   for (const Statistics& of_step : statistics_) {
     double bytes = 0;
@@ -373,7 +375,7 @@ std::vector<MemoryNeed> Comparison::memory_needs() const {
       continue;
     }
     double bytes = 0;
-    double least = 0;  // a step that is too large goes in rounds
+    double least = 0;  // with the most rounds that a step which is too large is split into
     for (const Statistics& statistics : statistics_) {
       Workload of_step = workload(statistics);
       bytes = std::max(bytes, entry.workspace_bytes(of_step));
@@ -415,8 +417,8 @@ std::vector<WorkerRecord> Comparison::run_workers(const SchemeEntry& entry, Refe
                                  .imbalance_of = imbalance_of,
                                  .step_done = [&] { ++done; },
                                  .recording = recording};
-  // All are connected before the first begins, so that a worker that fails at once is seen by the
-  // others as one that left.
+  // Connect all workers before the first one begins. If a worker fails at once, the others then see
+  // that it left, instead of waiting for it to join.
   std::vector<std::unique_ptr<Transport>> ends = workers_.connect();
   if (recording != nullptr) {
     for (std::unique_ptr<Transport>& end : ends) end = recording->wrap(std::move(end));
@@ -431,7 +433,7 @@ std::vector<WorkerRecord> Comparison::run_workers(const SchemeEntry& entry, Refe
           CompareWorker(task).run(std::move(end), records[place]);
         } catch (const AbortedError& aborted) {
           if (aborted.peer() != rank) throw;
-          // Its own memory ran out in the middle of a step.
+          // This worker ran out of memory in the middle of a step.
           records[place].refusal = aborted.what();
         }
       },
@@ -470,7 +472,7 @@ SchemeFigures Comparison::measure(const SchemeEntry& entry, References& referenc
   StepTimes times;
   if (recording) {
     std::vector<RecordedStep> steps = recording->take_steps();
-    // Those that made room, and those that `auto` tried its ways in, come first.
+    // The first steps are not counted: the warm-up, which allocates, and the trials of `auto`.
     const auto counted = static_cast<std::ptrdiff_t>(options_.repeat) * trace_.header().steps;
     steps.erase(steps.begin(), steps.end() - counted);
     const RecordedRun run{trace_.header().steps, std::move(steps)};
@@ -495,7 +497,7 @@ CompareReport Comparison::run() {
                        .lower_bound_bytes = lower_bound_,
                        .schemes = {}};
   std::optional<OutputDirectory> results;
-  std::filesystem::path staging;  // where all workers write
+  std::filesystem::path staging;  // folder that all workers write to
   if (options_.result) {
     std::string named;
     workers_.together([&] {
@@ -508,10 +510,10 @@ CompareReport Comparison::run() {
     });
     staging = workers_.all_gather(named).front();
   }
-  References references(trace_, options_.scheme_options.wire);  // the same for all schemes
+  References references(trace_, options_.scheme_options.wire);  // shared by all schemes
   const std::vector<MemoryNeed> needs = memory_needs();
   for (std::size_t i = 0; i < schemes_.size(); ++i) {
-    // A machine may have less than the others.
+    // Memory differs between machines: if one has to skip the scheme, all do.
     for (const std::string& reason : workers_.all_gather(needs[i].skipped.value_or(""))) {
       if (reason.empty()) continue;
       report.schemes.push_back(skipped(schemes_[i].name, reason));

@@ -1,4 +1,4 @@
-// What a comparison makes of its workers' records.
+// Computes the figures of a comparison from its workers' records.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -30,7 +30,7 @@ SchemeFigures Comparison::figures_of(const SchemeEntry& entry,
       figures.bytes_total += static_cast<double>(seen.bytes_sent);
       figures.bytes_index += static_cast<double>(seen.index_bytes_sent);
       figures.messages += static_cast<double>(seen.messages_sent);
-      // The same bits on all workers and in all repeats.
+      // The result must have the same bits on all workers and in all repeats.
       if (seen.bits != records.front().steps[first_time].bits) {
         figures.correct = false;
         other_bits = fmt::format("step {}, repeat {}: not the same bits as worker 0 had at first",
@@ -41,7 +41,7 @@ SchemeFigures Comparison::figures_of(const SchemeEntry& entry,
     figures.bytes_received_max += static_cast<double>(received_max);
     figures.non_finite += static_cast<double>(records.front().steps[place].non_finite);
   }
-  // Sums of whole numbers so far: exact.
+  // So far these are sums of whole numbers, hence exact.
   for (double* sum : {&figures.bytes_sent_max, &figures.bytes_received_max, &figures.bytes_total,
                       &figures.bytes_index, &figures.messages, &figures.non_finite}) {
     *sum /= steps_in_all;

@@ -15,8 +15,8 @@
 namespace sparsesync {
 namespace {
 
-/// Results may be dense and large: words are taken in turn by some lanes, which do not wait for
-/// each other.
+/// Hashes bytes. Results may be dense and large, so words go in turn to 8 lanes that the CPU can
+/// process in parallel.
 std::uint64_t hash_bytes(std::uint64_t hash, std::span<const std::byte> bytes) {
   std::array<std::uint64_t, 8> lanes{};
   constexpr std::size_t kBlock = sizeof(lanes);
@@ -84,7 +84,7 @@ void CompareWorker::run(std::unique_ptr<Transport> transport, WorkerRecord& reco
       task_.step_done();
     }
   }
-  // Nobody leaves before all have checked.
+  // No worker leaves before all have checked their results.
   session.barrier();
   record.memory_bytes = gpu_ ? gpu_->workspaces().high_water() : memory.high_water();
   record.variant = session.chosen(bucket);
@@ -119,7 +119,7 @@ StepRecord CompareWorker::exchange(Session& session, BucketId bucket) {
     record.index_bytes_sent += session.index_bytes_sent(bucket) - index_before;
   };
   session.barrier();
-  // A training loop announces before its forward pass: that is not in the time that it waits for.
+  // A training loop announces before its forward pass, which hides that time: it is not measured.
   if (task_.bucket.announce) {
     counted([&] { session.wait(session.announce(bucket, announced_)); });
   }
@@ -129,7 +129,7 @@ StepRecord CompareWorker::exchange(Session& session, BucketId bucket) {
   record.end = Clock::now();
   if (recording != nullptr) {
     recording->end_step(session.rank());
-    // Nobody checks while others still compute.
+    // Checks must not take CPU time from workers that still compute: these are being recorded.
     session.barrier();
   }
   record.non_finite = session.non_finite(bucket);
@@ -173,7 +173,7 @@ void CompareWorker::check(Session& session, BucketId bucket, int step, WorkerRec
 
 void CompareWorker::write_result(Session& session, BucketId bucket, int step) {
   std::vector<SafetensorsEntry> entries;
-  std::vector<std::vector<Index>> kept_indices;  // rows_of() has one list for all dense tensors
+  std::vector<std::vector<Index>> kept_indices;  // rows_of() reuses one list for dense tensors
   kept_indices.reserve(task_.bucket.tensors.size());
   for (std::size_t tensor = 0; tensor < task_.bucket.tensors.size(); ++tensor) {
     const TensorResult result = result_of(session, bucket, tensor);

@@ -1,4 +1,4 @@
-// One worker of a comparison: what a user's training loop would be, with a clock and a check.
+// One worker of a comparison: it stands in for a training loop, and times and checks each step.
 #pragma once
 
 #include <chrono>
@@ -20,13 +20,13 @@
 
 namespace sparsesync {
 
-/// The right answers, one step at a time: all workers ask for the same one. Safe from several
-/// threads.
+/// The reference sums of one step at a time, shared by all workers. Thread-safe.
 class References {
  public:
-  /// @param wire  what values cross as, where not as their own type
+  /// @param wire  type in which values are sent; nothing: the tensor's dtype
   References(const Trace& trace, std::optional<DType> wire) : trace_(trace), wire_(wire) {}
-  /// @return one sum for each tensor; the caller's as long as it wants
+  /// Returns the sums of a step, computed on the first call for the step.
+  /// @return one sum for each tensor; shared ownership
   std::shared_ptr<const std::vector<ReferenceSum>> of(int step);
 
  private:
@@ -37,42 +37,42 @@ class References {
   std::shared_ptr<const std::vector<ReferenceSum>> current_;
 };
 
-/// Has a Session of its own synchronize the trace's gradients, and checks what it ends with.
+/// Synchronizes the trace's gradients with a separate Session, and checks the results.
 class CompareWorker {
  public:
-  /// GPUs of a worker and of all workers of its process.
+  /// The GPU of a worker, and the GPUs of all workers of its process.
   struct Gpus {
     int own = 0;
     std::vector<int> of_process;
   };
 
-  /// The same for all workers of one scheme.
+  /// The settings that all workers of one scheme share.
   struct Task {
     const Trace& trace;
     BucketSpec bucket;
     int repeat = 1;
     std::chrono::milliseconds deadline{60'000};
-    std::int64_t memory = 0;  // budget of the workspace, bytes
-    /// As SessionOptions has them. They cost messages: only where somebody asked for a budget.
+    std::int64_t memory = 0;  // bytes; budget of a worker's workspace
+    /// SessionOptions::late_refusals. It costs messages, so it is set only with a budget.
     bool late_refusals = false;
-    /// The GPUs that a worker needs to know; nothing: workers are on the host.
+    /// Returns a worker's GPUs; nothing: workers are on the host.
     std::function<std::optional<Gpus>(const Transport&)> gpus_of;
-    bool nccl = false;                    // connects workers on GPUs
-    std::optional<Network> network;       // what `auto` plans with; nothing: it measures
+    bool nccl = false;                    // whether NCCL connects the workers' GPUs
+    std::optional<Network> network;       // network that `auto` plans with; nothing: it measures
     std::filesystem::path result_folder;  // empty: results are not written
     References& references;
-    /// Worker 0 asks it once for each step.
+    /// Returns the imbalance of a step. Worker 0 calls it once for each step.
     std::function<std::optional<Imbalance>(const Scheme&, int step)> imbalance_of;
     std::function<void()> step_done;
-    Recording* recording = nullptr;  // of all workers' steps, where one is made
+    Recording* recording = nullptr;  // records all workers' steps; null: no recording
   };
 
   /// @param task  outlives the worker
   explicit CompareWorker(const Task& task) : task_(task) {}
 
-  /// A warm-up on step 0 that is not counted, after which the scheme adapts; then `repeat` times
-  /// all steps. Results are checked, and written, in the first repeat.
-  /// @param record  what was seen so far, if a step fails
+  /// Runs a warm-up on step 0 that is not counted, adapts the scheme, and runs all steps `repeat`
+  /// times. Results are checked, and written, in the first repeat.
+  /// @param record  receives the measurements; if a step fails, those up to it
   /// @throws what Session throws, InputError if the trace cannot be read
   void run(std::unique_ptr<Transport> transport, WorkerRecord& record);
 
@@ -80,11 +80,11 @@ class CompareWorker {
   void load(Rank rank, int step);
   StepRecord exchange(Session& session, BucketId bucket);
   std::uint64_t hash_result(Session& session, BucketId bucket);
-  /// On the host, whatever device the worker is on.
+  /// Returns a result in host memory, also if the worker is on a GPU.
   TensorResult result_of(Session& session, BucketId bucket, std::size_t tensor);
-  /// The result's rows; all of them where it is dense.
+  /// Returns the result's rows; every row if the result is dense.
   std::span<const Index> rows_of(const TensorResult& result);
-  /// Compares what the worker ended with, element by element, with the right answer.
+  /// Compares the worker's result with the reference sums, element by element.
   void check(Session& session, BucketId bucket, int step, WorkerRecord& record);
   void write_result(Session& session, BucketId bucket, int step);
 

@@ -1,4 +1,4 @@
-// What one worker of a comparison saw, and how it gets from its process to the others.
+// The measurements of one worker of a comparison, and their transfer between processes.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@
 
 namespace sparsesync {
 
-/// What one worker saw of one step.
+/// One worker's measurements of one step.
 struct StepRecord {
   Clock::time_point begin;
   Clock::time_point end;
@@ -20,27 +20,27 @@ struct StepRecord {
   std::int64_t bytes_received = 0;
   std::int64_t messages_sent = 0;
   std::int64_t index_bytes_sent = 0;
-  std::int64_t non_finite = 0;  // values of the sums, where they crossed as a narrower type
-  std::uint64_t bits = 0;       // a hash of the result
+  std::int64_t non_finite = 0;  // infinite or NaN values of the sums, with a narrower wire type
+  std::uint64_t bits = 0;       // hash of the result
 };
 
-/// What one worker brings home.
+/// One worker's measurements of all steps.
 struct WorkerRecord {
   std::vector<StepRecord> steps;  // [repeat · steps + step]
   std::optional<std::string> first_difference;
   std::int64_t memory_bytes = 0;
   std::vector<SpaceChoice> choices;
-  SchemeVariant variant;               // that its bucket went in the end
-  int rounds = 1;                      // that each phase was cut into in the end
-  std::vector<Imbalance> imbalances;   // [step], of worker 0, where the scheme has servers
-  std::optional<std::string> refusal;  // the scheme does not fit: nothing else counts
+  SchemeVariant variant;               // variant that the bucket used in the end
+  int rounds = 1;                      // rounds per phase in the end
+  std::vector<Imbalance> imbalances;   // [step]; worker 0 only, and only if the scheme has servers
+  std::optional<std::string> refusal;  // reason why the scheme does not fit; the rest is then unset
 };
 
-/// A record as a text, for another process. Machines have clocks of their own: each step begins at
-/// 0.
+/// Serializes a record for another process. Clocks differ between machines, so each step begins at
+/// time 0 in the text.
 std::string text_of(const WorkerRecord& record);
-/// The record that text_of() made it from.
-/// @throws ProtocolError if it is no such text
+/// Parses the text of text_of().
+/// @throws ProtocolError if the text is invalid
 WorkerRecord record_from(const std::string& text);
 
 }  // namespace sparsesync

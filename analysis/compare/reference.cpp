@@ -21,13 +21,13 @@ T load(const std::byte* row, std::size_t column) {
   return value;
 }
 
-/// What the errors of a floating-point dtype are made of.
+/// The sources of error of a floating-point dtype.
 struct Precision {
-  double sum_roundoff;      // of the type that sums are made in, relative
-  double element_roundoff;  // of the element type, relative where it is normal
-  double subnormal;         // and absolute where it is not
-  double largest;           // element
-  std::int64_t whole;       // it holds all whole numbers up to this
+  double sum_roundoff;      // relative roundoff of the type that sums are made in
+  double element_roundoff;  // relative roundoff of a normal element
+  double subnormal;         // absolute roundoff of a subnormal element
+  double largest;           // largest finite element
+  std::int64_t whole;       // the type holds all whole numbers up to this
 };
 
 Precision precision_of(DType dtype) {
@@ -47,18 +47,18 @@ Precision precision_of(DType dtype) {
   throw ContractError("the roundoff of an integer dtype");
 }
 
-/// The precision of what is rounded to.
+/// Returns the precision of the type that sums are rounded to.
 Precision precision_of(const ReferenceSum& reference) {
   return precision_of(reference.wire.value_or(reference.dtype));
 }
 
-/// How far from the exact sum a right result may be.
+/// Returns how much a correct result may differ from the exact sum.
 double tolerance(const ReferenceSum& reference, double magnitude) {
   if (reference.exact || magnitude == 0) return 0;
   const Precision precision = precision_of(reference);
   const double roundings = reference.wire ? reference.workers + 1 : 2;
   const double sums = reference.dtype == DType::f64 ? 2 : 1;  // the reference's own errors
-  // A worker's repeats are rounded to the element type once, and the sum once more.
+  // The sum of a worker's repeated rows is rounded to the element type once, the total once more.
   return magnitude * (sums * precision.sum_roundoff * static_cast<double>(reference.most_terms) +
                       roundings * precision.element_roundoff) +
          roundings * precision.subnormal;
@@ -68,7 +68,7 @@ bool agrees(const ReferenceSum& reference, double got, double sum, double magnit
   if (std::isnan(sum)) return std::isnan(got);
   if (std::isinf(sum)) return got == sum;
   if (std::abs(got - sum) <= tolerance(reference, magnitude)) return true;
-  // Where terms overflow the element type, the order of summation decides what comes out.
+  // If terms overflow the element type, the result depends on the order of summation.
   return magnitude > precision_of(reference).largest && !std::isfinite(got);
 }
 
@@ -93,9 +93,10 @@ void add_part(const TracePart& part, ReferenceSum& reference) {
   }
 }
 
-/// What is wrong with one row of a result.
-/// @param got  nothing where the result has no such row
-/// @param at   of the row in the reference; nothing where that has none
+/// Describes the first wrong element of one row of a result.
+/// @param got  the result's row; null if it has none
+/// @param at   position of the row in the reference; nothing if it has none
+/// @return nothing if the row is correct
 template <typename T>
 std::optional<std::string> row_difference(const ReferenceSum& reference, Index row,
                                           const std::byte* got, std::optional<std::size_t> at) {
@@ -107,7 +108,7 @@ std::optional<std::string> row_difference(const ReferenceSum& reference, Index r
     const std::size_t element = at.value_or(0) * width + column;
     const T value = got ? load<T>(got, column) : T{};
     if constexpr (std::is_integral_v<T>) {
-      const T sum = at ? static_cast<T>(reference.integers[element]) : 0;  // as it wraps
+      const T sum = at ? static_cast<T>(reference.integers[element]) : 0;  // wraps like the result
       if (value != sum) return told(column, value, sum);
     } else {
       const auto is = static_cast<double>(ValueTraits<T>::widen(value));
@@ -142,7 +143,7 @@ std::vector<ReferenceSum> reference_sums(const Trace& trace, int step, std::opti
       run = i > 0 && indices[i] == indices[i - 1] ? run + 1 : 1;
       reference.most_terms = std::max(reference.most_terms, run);
     }
-    // Made values are whole numbers up to 4.
+    // Generated values are whole numbers up to 4.
     reference.exact =
         is_integer(reference.dtype) ||
         (!trace.has_values() && 4 * reference.most_terms <= precision_of(reference).whole);
@@ -167,7 +168,7 @@ std::optional<std::string> difference_from(const ReferenceSum& reference,
     return for_dtype(reference.dtype,
                      [&]<typename T>(T) { return row_difference<T>(reference, row, got, place); });
   };
-  std::size_t at = 0;  // in the reference
+  std::size_t at = 0;  // position in the reference
   const auto missing_before = [&](Index row) -> std::optional<std::string> {
     for (; at < reference.indices.size() && reference.indices[at] < row; ++at) {
       if (auto wrong = wrong_row(reference.indices[at], nullptr, at)) return wrong;
@@ -181,7 +182,7 @@ std::optional<std::string> difference_from(const ReferenceSum& reference,
     if (auto wrong = missing_before(indices[i])) return wrong;
     const std::byte* got = values.data + static_cast<Index>(i) * values.row_bytes();
     const bool known = at < reference.indices.size() && reference.indices[at] == indices[i];
-    // Most rows of a dense result are this.
+    // Fast path: most rows of a dense result are zero.
     const auto is_zero = [](std::byte byte) { return byte == std::byte{0}; };
     if (!known && std::all_of(got, got + values.row_bytes(), is_zero)) continue;
     if (auto wrong = wrong_row(indices[i], got, known ? std::optional(at) : std::nullopt)) {
