@@ -33,7 +33,8 @@ void check_range(const char* what, Index value, Index minimum, Index maximum) {
   }
 }
 
-/// Each draw has a sequence of its own, so that no worker's rows depend on another's.
+/// Returns a separate random sequence for each worker and step, so that the rows of one worker do
+/// not depend on the others.
 CounterRandom random_of(std::uint64_t seed, Rank worker, int step) {
   const std::uint64_t key = mix64(mix64(seed) + worker.index());
   return CounterRandom(mix64(key + static_cast<std::uint64_t>(step)));
@@ -43,8 +44,8 @@ TensorSpec embedding(Index rows, const GenerateOptions& options) {
   return {"embedding", rows, options.width, options.dtype};
 }
 
-/// Calls `visit` with the places of a worker's batch in a list of `size` items that repeats for
-/// ever; with none twice.
+/// Calls `visit` with the indices of a worker's batch in a list of `size` items that repeats
+/// forever. Visits no index twice.
 template <typename Visit>
 void for_batch(Rank worker, int step, const GenerateOptions& options, Index batch, Index size,
                Visit&& visit) {

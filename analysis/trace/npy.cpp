@@ -20,7 +20,7 @@
 namespace sparsesync {
 namespace {
 
-// Numbers are taken as they lie in the file.
+// Numbers are copied from the file without conversion.
 static_assert(std::endian::native == std::endian::little);
 
 constexpr std::string_view kMagic = "\x93NUMPY";
@@ -32,8 +32,8 @@ struct Header {
   std::vector<Index> shape;
 };
 
-/// Reads the header: a Python dictionary of a text, a bool and a tuple of numbers, in any order.
-/// Nothing is evaluated; what is not of exactly this kind is refused.
+/// Parses the header: a Python dictionary of a text, a bool and a tuple of numbers, in any order.
+/// It evaluates no code, and rejects anything else.
 class HeaderParser {
  public:
   HeaderParser(std::string_view text, const InputPlace& place) : text_(text), place_(place) {}
@@ -119,8 +119,8 @@ class HeaderParser {
   const InputPlace& place_;
 };
 
-/// Calls `body` with a value of the integer type that `descr` names; false if it names no such
-/// type.
+/// Calls `body` with a value of the integer type that `descr` names.
+/// @return false if it does not name one
 template <typename Body>
 bool for_integer(const std::string& descr, Body&& body) {
   const bool one_byte = descr.size() == 3 && (descr[0] == '|' || descr[0] == '<');

@@ -23,11 +23,11 @@ namespace {
 
 using Json = nlohmann::json;
 
-// Numbers are taken and put as they lie in the file.
+// Numbers are copied between memory and file without conversion.
 static_assert(std::endian::native == std::endian::little);
 
 constexpr std::size_t kLengthBytes = sizeof(std::uint64_t);
-constexpr std::uint64_t kMaxHeaderBytes = 100'000'000;  // the format's own limit
+constexpr std::uint64_t kMaxHeaderBytes = 100'000'000;  // limit of the format
 
 SafetensorsEntry read_entry(const std::string& name, const InputJson& json,
                             std::span<const std::byte> data) {
@@ -46,7 +46,7 @@ SafetensorsEntry read_entry(const std::string& name, const InputJson& json,
         fmt::format("ends at byte {} of {}: the file is cut short or wrong", end, data.size()));
   }
   entry.bytes = data.subspan(begin, end - begin);
-  // Of an unknown dtype too, so that elements() cannot overflow later.
+  // Verified for unknown dtypes, too, so that elements() cannot overflow later.
   const Index each = safetensors_element_bytes(entry.dtype);
   const std::optional<Index> needed = array_bytes(entry.shape, std::max<Index>(each, 1));
   if (!needed) shape.refuse("has more elements than can be counted");
@@ -66,7 +66,7 @@ Index SafetensorsEntry::elements() const {
 }
 
 std::string safetensors_name(DType dtype) {
-  // The same name, in capitals.
+  // The format uses the same names in capitals.
   std::string name(name_of(dtype));
   for (char& letter : name) letter = static_cast<char>(std::toupper(letter));
   return name;
@@ -112,7 +112,7 @@ SafetensorsFile SafetensorsFile::open(const std::filesystem::path& path) {
       result.tensors_.push_back(read_entry(name, value, data));
       continue;
     }
-    for (const auto& [key, note] : value.members()) (void)note.text();  // which checks it
+    for (const auto& [key, note] : value.members()) (void)note.text();  // throws if it is not text
   }
   std::ranges::sort(result.tensors_, {}, [](const SafetensorsEntry& entry) {
     return std::pair(entry.bytes.data(), entry.bytes.size());

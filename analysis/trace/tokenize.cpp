@@ -61,7 +61,7 @@ std::vector<fs::path> files_of(std::span<const fs::path> paths) {
   for (const fs::path& path : paths) {
     std::error_code error;
     if (!fs::is_directory(path, error)) {
-      files.push_back(path);  // reading it says what is wrong with it, if anything
+      files.push_back(path);  // reading it reports any problem
       continue;
     }
     const std::size_t first = files.size();
@@ -100,9 +100,9 @@ TextTokens tokenize(std::span<const fs::path> paths, Index vocabulary) {
         fmt::format("a vocabulary of {} words: give 1 or more, or none for all words", vocabulary));
   }
   TextTokens result;
-  std::vector<InputFile> files;  // the words below are views of these
+  std::vector<InputFile> files;  // owns the text of the words below
   std::unordered_map<std::string_view, std::int64_t> seen;
-  std::vector<std::string_view> words;  // in order of appearance, as `counts`
+  std::vector<std::string_view> words;  // in order of appearance, like `counts`
   std::vector<Index> counts;
   for (const fs::path& path : files_of(paths)) {
     const InputFile& file = files.emplace_back(InputFile::read(path));

@@ -71,12 +71,12 @@ TraceHeader read_header(const fs::path& path) {
   return checked_header(std::move(header), in_quotes((path / kHeaderFile).native()));
 }
 
-/// Whether a TraceWriter may have written that in its folder.
+/// Returns whether a TraceWriter may have written this path in its folder.
 bool is_in_traces(const fs::path& path, bool is_folder) {
   return !is_folder && (path == kHeaderFile || is_trace_file_name(path.native()));
 }
 
-/// The first index outside [0, rows), in words; nothing if there is none.
+/// Describes the first index outside [0, rows); nothing if there is none.
 std::optional<std::string> index_outside(std::span<const Index> indices, Index rows) {
   const auto found = std::find_if(indices.begin(), indices.end(),
                                   [&](Index index) { return index < 0 || index >= rows; });
@@ -118,7 +118,7 @@ void check_values(const SafetensorsEntry& entry, const TensorSpec& tensor, std::
   }
 }
 
-/// Checks that a trace has such a worker and such a step.
+/// Verifies that a trace has a worker and a step (ContractError otherwise).
 void expect_file(const TraceHeader& header, Rank worker, int step) {
   SPARSESYNC_EXPECT(worker.value, >=, 0);
   SPARSESYNC_EXPECT(worker.value, <, header.workers);
@@ -164,7 +164,7 @@ TraceHeader checked_header(TraceHeader header, const std::string& where) {
                        tensor.rows, tensor.width));
     }
   }
-  // One tensor's indices must not be taken for another's, such as those of "a" and "a.indices".
+  // The arrays of different tensors must not share a name, as those of "a" and "a.indices" would.
   for (const TensorSpec& tensor : header.tensors) {
     for (const std::string& part : {indices_name(tensor), values_name(tensor)}) {
       if (names.contains(part)) {
@@ -304,7 +304,8 @@ void TraceWriter::write(Rank worker, int step, std::span<const TracePart> parts)
       static_cast<std::size_t>(step) * static_cast<std::size_t>(header_.workers) + worker.index();
   SPARSESYNC_EXPECT(static_cast<bool>(written_[number]), ==, false);
 
-  // A part without rows has no bytes of values either way: others decide what it counts as.
+  // A part without rows has no bytes of values in any case: the parts with rows decide whether the
+  // trace has values.
   for (std::size_t i = 0; i < parts.size(); ++i) {
     const auto nnz = std::ssize(parts[i].indices);
     if (nnz > 0 && !values_) values_ = !parts[i].values.empty();
@@ -367,7 +368,7 @@ void TraceWriter::commit() {
                                {"dtype", name_of(tensor.dtype)}});
   }
   OutputFile file(directory_.staging() / kHeaderFile, false);
-  // Paths in `source` need not be UTF-8: what is not is replaced, the file stays valid JSON.
+  // Paths in `source` need not be UTF-8. Invalid bytes are replaced to keep the file valid JSON.
   file.write(json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
   file.commit();
   directory_.commit();
