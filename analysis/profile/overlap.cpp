@@ -10,11 +10,11 @@ struct Touch {
   std::int32_t worker = 0;
 };
 
-/// All touches of a range by row, those of a row by worker: sets are merged two by two, then what
-/// came of that, and so on.
+/// Returns all touches of a range, ordered by row and then by worker: a merge sort of the workers'
+/// sets.
 std::vector<Touch> merged_touches(const IndexSets& sets, IndexRange range) {
   std::vector<Touch> touches;
-  std::vector<std::ptrdiff_t> ends;  // of the sets that are merged so far, one after another
+  std::vector<std::ptrdiff_t> ends;  // ends of the consecutive sorted runs
   for (std::size_t worker = 0; worker < sets.size(); ++worker) {
     for (const Index row : indices_in(sets[worker], range)) {
       touches.push_back({row, static_cast<std::int32_t>(worker)});
@@ -28,7 +28,7 @@ std::vector<Touch> merged_touches(const IndexSets& sets, IndexRange range) {
     for (std::size_t i = 0; i < ends.size(); i += 2) {
       const std::ptrdiff_t middle = ends[i];
       const std::ptrdiff_t end = i + 1 < ends.size() ? ends[i + 1] : middle;
-      // Stable: of equal rows those of the lower workers come first.
+      // Stable: for equal rows, the lower worker comes first.
       std::merge(touches.begin() + begin, touches.begin() + middle, touches.begin() + middle,
                  touches.begin() + end, merged.begin() + begin,
                  [](const Touch& a, const Touch& b) { return a.row < b.row; });
@@ -56,7 +56,7 @@ void SharedRows::add(const SharedRows& next) {
 SharedRows shared_rows(const IndexSets& sets, IndexRange range,
                        const SharedRowsQuestion& question) {
   const std::size_t paired = question.paired.size();
-  std::vector<std::ptrdiff_t> place_of(sets.size(), -1);  // among those that are paired
+  std::vector<std::ptrdiff_t> place_of(sets.size(), -1);  // [worker]: index in question.paired
   for (std::size_t i = 0; i < paired; ++i) {
     place_of[static_cast<std::size_t>(question.paired[i])] = static_cast<std::ptrdiff_t>(i);
   }

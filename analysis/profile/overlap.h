@@ -1,5 +1,4 @@
-// Which rows workers share at one step: the unions of groups of them, and what pairs have in
-// common.
+// Rows that workers share at one step: unions of groups, and intersections of pairs.
 #pragma once
 
 #include <cstdint>
@@ -10,32 +9,33 @@
 
 namespace sparsesync {
 
-/// What is looked for.
+/// The groups and pairs of workers to compare.
 struct SharedRowsQuestion {
-  // Of aligned groups (0 to k - 1, k to 2k - 1, ...; an incomplete last one is left out).
+  // Sizes k of aligned groups (0 to k - 1, k to 2k - 1, ...; an incomplete last one is left out).
   std::vector<int> group_sizes;
-  // Workers that are looked at pair by pair: increasing.
+  // Workers to compare pair by pair: increasing.
   std::vector<int> paired;
 };
 
-/// What is found in a range of rows. Ranges that follow each other add up: add().
+/// The shared rows of a range. add() combines consecutive ranges.
 struct SharedRows {
   std::vector<CountedRow> united;              // rows that some worker touched, increasing
-  std::vector<std::int64_t> united_in_groups;  // [group size]: of all groups together
-  std::vector<std::int64_t> common;            // [place of a · paired + place of b], a before b
+  std::vector<std::int64_t> united_in_groups;  // [group size]: sum of the unions of all groups
+  // [i · paired + j]: rows that the i-th and the j-th paired worker share, i < j
+  std::vector<std::int64_t> common;
 
-  /// Adds those of the range that follows.
+  /// Adds the shared rows of the next range.
   void add(const SharedRows& next);
 };
 
-/// What the workers share of a range of rows.
+/// Finds the rows that workers share in a range of rows.
 /// @param sets  one for each worker, increasing
 SharedRows shared_rows(const IndexSets& sets, IndexRange range, const SharedRowsQuestion& question);
 
-/// `parts` ranges of [0, rows) that follow each other, in which about as much is touched.
+/// Splits [0, rows) into `parts` consecutive ranges with about the same number of touches.
 std::vector<IndexRange> even_work(const IndexSets& sets, Index rows, int parts);
 
-/// |A and B| / min(|A|, |B|); 0 where one is empty.
+/// Returns |A ∩ B| / min(|A|, |B|); 0 if a set is empty.
 double overlap_ratio(std::int64_t common, std::int64_t a, std::int64_t b);
 
 }  // namespace sparsesync

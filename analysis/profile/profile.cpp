@@ -13,7 +13,7 @@
 namespace sparsesync {
 namespace {
 
-/// Sum, square sum and bounds of numbers that come one by one.
+/// Accumulates the sum, the sum of squares and the bounds of numbers.
 struct Moments {
   double count = 0;
   double sum = 0;
@@ -34,7 +34,7 @@ struct Moments {
   }
 };
 
-/// Powers of two up to the number of workers, and that number.
+/// Returns the powers of two up to the number of workers, and that number.
 std::vector<int> group_sizes(int workers) {
   std::vector<int> sizes;
   for (int size = 1; size <= workers; size *= 2) sizes.push_back(size);
@@ -51,7 +51,7 @@ std::vector<int> paired_workers(int workers) {
   return chosen;
 }
 
-/// Elements that are not zero (a NaN is not) once rows that occur several times are summed.
+/// Counts the non-zero elements, after the values of repeated rows are summed. NaN is not zero.
 std::int64_t non_zeros(const TracePart& part, const TensorSpec& tensor) {
   std::vector<std::size_t> order(part.indices.size());
   std::iota(order.begin(), order.end(), std::size_t{0});
@@ -79,10 +79,10 @@ std::int64_t non_zeros(const TracePart& part, const TensorSpec& tensor) {
   return found;
 }
 
-/// How many blocks of so many elements some row of a set reaches into.
+/// Counts the blocks of `block` elements that overlap a row of a set.
 std::int64_t touched_blocks(std::span<const Index> rows, Index width, Index block) {
   std::int64_t touched = 0;
-  Index next = 0;  // the first block that no row before has reached into
+  Index next = 0;  // first block that no previous row overlaps
   for (const Index row : rows) {
     const Index end = ((row + 1) * width - 1) / block + 1;
     touched += std::max<Index>(end - std::max(next, row * width / block), 0);
@@ -91,14 +91,15 @@ std::int64_t touched_blocks(std::span<const Index> rows, Index width, Index bloc
   return touched;
 }
 
-/// The densest of `parts` ranges over all rows. Row r lies in range r · parts / rows, rounded down:
-/// each has rows / parts of them, to within one, and none is taken for larger than another.
+/// Returns the skewness: density of the densest of `parts` ranges / density of all rows. Row r lies
+/// in range ⌊r · parts / rows⌋. Each range counts as rows / parts rows; the actual number differs
+/// by less than one.
 /// @param set  increasing, not empty
 double skewness(std::span<const Index> set, Index rows, Index parts) {
   std::ptrdiff_t fullest = 0;
   auto begin = set.begin();
   for (Index part = 1; part <= parts && begin != set.end(); ++part) {
-    // part · rows / parts, rounded up, without the product.
+    // ⌈part · rows / parts⌉, computed without the product, which could overflow.
     const Index bound = part * (rows / parts) + ceil_div(part * (rows % parts), parts);
     const auto end = std::lower_bound(begin, set.end(), bound);
     fullest = std::max(fullest, end - begin);
@@ -107,7 +108,7 @@ double skewness(std::span<const Index> set, Index rows, Index parts) {
   return static_cast<double>(fullest * parts) / static_cast<double>(set.size());
 }
 
-/// What is known of one tensor after some steps.
+/// Accumulates the profile of one tensor, step by step.
 class TensorProfiler {
  public:
   TensorProfiler(const TensorSpec& tensor, int workers, const ProfileOptions& options)
@@ -119,8 +120,9 @@ class TensorProfiler {
         skewness_(options.partitions.size()),
         blocks_(options.blocks.size()) {}
 
+  /// Adds a step.
   /// @param sets       one for each worker, increasing
-  /// @param non_zeros  elements of all workers' gradients that are not zero
+  /// @param non_zeros  number of non-zero elements of all workers' gradients
   void add(const IndexSets& sets, double non_zeros, Threads& threads) {
     const int parts = threads.count();
     const std::vector<IndexRange> ranges = even_work(sets, tensor_.rows, parts);
@@ -162,7 +164,7 @@ class TensorProfiler {
       const int size = question_.group_sizes[i];
       const int groups_of_step = workers_ / size;
       const double groups = steps * groups_of_step;
-      // In this order 1 is exactly 1 for one worker.
+      // This order of operations makes the result exactly 1 for one worker.
       const double united = united_in_groups_[i] * row_density_.count / groups;
       const auto touches = static_cast<double>(touches_.touches());
       profile.densification.emplace_back(size, touches > 0 ? united / touches : 1);
@@ -194,7 +196,7 @@ class TensorProfiler {
       for (std::size_t b = a + 1; b < paired.size(); ++b) {
         const std::int64_t both = common[a * paired.size() + b];
         overlaps_.add(overlap_ratio(both, size_of(a), size_of(b)));
-        // In whole numbers: a ratio at the edge of a bin is in the bin that begins there.
+        // Integer arithmetic puts a ratio at the edge of a bin into the bin that begins there.
         const std::int64_t smaller = std::max<std::int64_t>(1, std::min(size_of(a), size_of(b)));
         const std::int64_t bin = both * OverlapDistribution::kBins / smaller;
         ++overlap_.histogram[static_cast<std::size_t>(
@@ -261,12 +263,12 @@ class TensorProfiler {
   int workers_;
   const ProfileOptions& options_;
   SharedRowsQuestion question_;
-  Moments row_density_;  // of workers and steps
+  Moments row_density_;  // over workers and steps
   std::vector<double> row_density_of_step_;
   double non_zeros_ = 0;
   Moments overlaps_;
   OverlapDistribution overlap_;
-  std::vector<double> united_in_groups_;  // rows of all groups and steps together
+  std::vector<double> united_in_groups_;  // [group size]: sum over all groups and steps
   std::vector<Moments> skewness_;
   std::vector<Moments> blocks_;
   TouchCounts touches_;
@@ -285,7 +287,7 @@ std::vector<TensorProfile> profile(const Trace& trace, const ProfileOptions& opt
   }
   const auto workers = static_cast<std::size_t>(header.workers);
   std::vector<std::vector<TracePart>> parts(workers);
-  std::vector<std::vector<double>> elements(workers);  // that are not zero, of each tensor
+  std::vector<std::vector<double>> elements(workers);  // [worker][tensor]: non-zero elements
   for (int step = 0; step < header.steps; ++step) {
     options.progress(step, header.steps);
     threads.run(header.workers, [&](int worker) {
@@ -299,7 +301,7 @@ std::vector<TensorProfile> profile(const Trace& trace, const ProfileOptions& opt
         const bool recorded = trace.has_values();
         const std::int64_t found = recorded ? non_zeros(part, tensor) : 0;
         make_distinct(part.indices);
-        // Values that are made have no zeros.
+        // Generated values are never zero.
         elements[at].push_back(recorded ? static_cast<double>(found)
                                         : static_cast<double>(std::ssize(part.indices)) *
                                               static_cast<double>(tensor.width));

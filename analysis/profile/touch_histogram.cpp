@@ -9,7 +9,7 @@ bool is_before(const CountedRow& a, const CountedRow& b) {
   return a.row < b.row;
 }
 
-/// One entry for each row, in place of several that follow each other.
+/// Replaces consecutive entries of the same row by their sum.
 void sum_repeats(std::vector<CountedRow>& rows) {
   std::size_t kept = 0;
   for (const CountedRow& each : rows) {
@@ -25,7 +25,7 @@ void sum_repeats(std::vector<CountedRow>& rows) {
 }  // namespace
 
 void TouchCounts::add(std::span<const CountedRow> rows) {
-  // A merge reads all that was merged before: only once as much is new does it pay.
+  // A merge reads all merged entries, so it waits for as many new ones.
   constexpr std::size_t kFew = std::size_t{1} << 16U;
   for (const CountedRow& each : rows) touches_ += each.touches;
   pending_.insert(pending_.end(), rows.begin(), rows.end());

@@ -7,13 +7,14 @@
 namespace sparsesync {
 namespace {
 
-/// ln C(n, k), any real numbers 0 <= k <= n. std::lgamma writes a global.
+/// Returns ln C(n, k) for real numbers 0 <= k <= n. Not std::lgamma, which writes a global
+/// variable.
 double log_choose(double n, double k) {
   int sign = 0;
   return ::lgamma_r(n + 1, &sign) - ::lgamma_r(k + 1, &sign) - ::lgamma_r(n - k + 1, &sign);
 }
 
-/// Rows that a choice of `chosen` of the samples touches, mean over all choices.
+/// Returns the number of rows that `chosen` of the samples touch, mean over all choices.
 double rarefied(const SampledRows& sampled, double chosen) {
   const auto samples = static_cast<double>(sampled.samples);
   double united = 0;
@@ -26,9 +27,11 @@ double rarefied(const SampledRows& sampled, double chosen) {
   return united;
 }
 
-/// Rows that more samples than there are would touch of all `rows`. What is followed is V = -rows ·
-/// ln(1 - U / rows): nearly U itself where few of the rows are touched, and for rows that are all
-/// alike a straight line, however full.
+/// Extrapolates the number of touched rows U to more samples than there are.
+///
+/// The extrapolation follows V = -rows · ln(1 - U / rows). V is nearly U if few of the rows are
+/// touched. If all rows are equally likely, V is a straight line, however full the tensor is.
+/// @param to  number of samples
 double extrapolated(const SampledRows& sampled, double rows, double to) {
   const auto from = static_cast<double>(sampled.samples);
   const auto followed = [&](double samples) {
@@ -36,14 +39,14 @@ double extrapolated(const SampledRows& sampled, double rows, double to) {
   };
   const double last = followed(from);
   if (last <= 0 || !std::isfinite(last)) return last > 0 ? rows : 0;
-  // Slopes of ln V over ln k: in the middle of the last doubling, and of the one before it.
+  // Slope of ln V over ln k in the middle of the last doubling, and in the doubling before it.
   const double slope = from < 2 ? 1 : std::log2(last / followed(from / 2));
-  double bend = 0;  // of the slope, in a doubling; never upwards
+  double bend = 0;  // change of the slope per doubling; never positive
   if (from >= 4) {
     bend = std::min(0.0, slope - std::log2(followed(from / 2) / followed(from / 4)));
   }
   const double doublings = std::log2(to / from);
-  // The slope falls in a straight line, from half a doubling behind, until it is 0.
+  // The slope falls linearly, starting half a doubling before the last sample, until it is 0.
   const double at_first = std::clamp(slope + bend / 2, 0.0, 1.0);
   const double until = bend < 0 ? std::min(doublings, at_first / -bend) : doublings;
   const double risen = at_first * until + bend * until * until / 2;

@@ -1,4 +1,4 @@
-// How the union of workers' rows grows with their number: as it is known from a trace, and beyond.
+// Growth of the union of workers' rows with their number: measured by a trace, and extrapolated.
 #pragma once
 
 #include <cstdint>
@@ -8,29 +8,34 @@
 
 namespace sparsesync {
 
-/// Rows, by how many of some samples touched them. A sample is what one worker touched in a step.
+/// Row counts by the number of samples that touched the row. A sample is the set of rows that one
+/// worker touched in one step.
 struct SampledRows {
   CountsOfCounts counts;
   std::int64_t samples = 1;
 };
 
-/// Rows that a number of workers touch together in a step.
+/// Predicts the number of rows that a number of workers touch together in a step.
 ///
-/// Up to the n workers that a trace has: the mean over its steps and over all choices of so many of
-/// them, exactly (rarefaction; Hurlbert, "The nonconcept of species diversity", 1971): a row that c
-/// of N samples touched is in a choice of k with probability 1 - C(N - c, k) / C(N, k). Beyond, it
-/// grows as the union of more samples does, of whatever steps: those of all N = n · steps by the
-/// same formula, and beyond N so that ln V, V = -rows · ln(1 - U / rows), is a parabola of ln k
-/// through N / 4, N / 2 and N, whose slope is kept within [0, 1] on the way: -ln of a mean of
-/// powers (1 - p)^k is concave in k. U never exceeds the rows that there are.
+/// Up to the trace's n workers, the result is exact: the mean over the steps, and over all choices
+/// of k workers. A row that c of N samples touched is in a choice of k with probability
+/// 1 - C(N - c, k) / C(N, k). This is rarefaction (Hurlbert, "The nonconcept of species diversity",
+/// 1971).
+///
+/// Beyond n workers, the union grows like the union of more samples from any steps. Up to all
+/// N = n · steps samples, the same formula applies. Beyond N, the union U is extrapolated through
+/// V = -rows · ln(1 - U / rows): ln V is a parabola of ln k through N / 4, N / 2 and N. Its slope
+/// is kept within [0, 1], because -ln of a mean of powers (1 - p)^k is concave in k. U never
+/// exceeds the number of rows.
 class UnionGrowth {
  public:
-  /// @param rows        of the tensor
-  /// @param in_steps    of each step the n samples, the counts of all steps together
-  /// @param steps       as many
-  /// @param over_steps  all n · steps samples as one
+  /// @param rows        rows of the tensor
+  /// @param in_steps    n samples per step; counts within each step, summed over the steps
+  /// @param steps       number of steps
+  /// @param over_steps  n · steps samples; counts over all steps together
   UnionGrowth(Index rows, SampledRows in_steps, int steps, SampledRows over_steps);
 
+  /// Returns the expected number of rows in the union.
   /// @param workers  1 or more
   double united(double workers) const;
 

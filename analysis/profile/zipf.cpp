@@ -9,13 +9,14 @@ namespace {
 
 constexpr double kSteepest = 12;  // the second row is drawn 4,096 times less often than the first
 
-/// Some neighbouring ranks, and the one in their middle that stands for them.
+/// A range of ranks, represented by the rank in its middle.
 struct RankRange {
-  double middle = 0;  // ln of it
-  double ranks = 0;
+  double middle = 0;  // logarithm of the middle rank
+  double ranks = 0;   // number of ranks
 };
 
-/// The first ranks one by one, then ranges that are a fortieth as long as what lies before them.
+/// Splits the ranks into ranges: the first ones one by one, then ranges of 1/40 of the ranks before
+/// them.
 std::vector<RankRange> rank_ranges(Index rows) {
   std::vector<RankRange> ranges;
   for (Index begin = 1; begin <= rows;) {
@@ -36,7 +37,7 @@ double expected_rows(const std::vector<RankRange>& ranges, double s, double scal
   return rows;
 }
 
-/// ln of the scale with which so many rows are expected in a worker's step.
+/// Returns ln of the scale for which a worker's step is expected to touch `rows` rows.
 double log_scale(const std::vector<RankRange>& ranges, double s, double rows) {
   double low = -60;
   double high = 60;
@@ -47,7 +48,7 @@ double log_scale(const std::vector<RankRange>& ranges, double s, double rows) {
   return (low + high) / 2;
 }
 
-/// What was seen, and how likely it is.
+/// The observed counts, and their likelihood.
 class Observation {
  public:
   Observation(Index rows, const CountsOfCounts& counts, std::int64_t samples)
@@ -64,11 +65,11 @@ class Observation {
     }
   }
 
-  /// ln of the likelihood, but for what does not depend on s.
+  /// Returns ln of the likelihood, without terms that do not depend on s.
   double log_likelihood(double s) const {
     const double ln_scale = log_scale(ranges_, s, mean_rows_);
-    std::vector<double> touched(ranges_.size());    // ln p
-    std::vector<double> untouched(ranges_.size());  // ln (1 - p)
+    std::vector<double> touched(ranges_.size());    // [range]: ln p
+    std::vector<double> untouched(ranges_.size());  // [range]: ln (1 - p)
     for (std::size_t i = 0; i < ranges_.size(); ++i) {
       const double drawn = std::exp(ln_scale - s * ranges_[i].middle);
       touched[i] = drawn < 1e-12 ? ln_scale - s * ranges_[i].middle : std::log(-std::expm1(-drawn));
@@ -83,7 +84,7 @@ class Observation {
   }
 
  private:
-  /// ln of the sum over ranks of p^times (1 - p)^(samples - times).
+  /// Returns ln of the sum over ranks of p^times (1 - p)^(samples - times).
   double log_of_mean(const std::vector<double>& touched, const std::vector<double>& untouched,
                      double times) const {
     const auto term = [&](std::size_t i) {
@@ -105,7 +106,8 @@ class Observation {
   double mean_rows_ = 0;
 };
 
-/// Where a function that rises and then falls is largest in [low, high], by golden sections.
+/// Returns the maximum in [low, high] of a function that rises and then falls, by golden-section
+/// search.
 template <typename Function>
 double peak_of(double low, double high, Function&& value) {
   const double golden = (std::sqrt(5.0) - 1) / 2;
@@ -140,7 +142,7 @@ std::optional<ZipfLaw> fit_zipf(Index rows, const CountsOfCounts& counts, std::i
   const Observation seen(rows, counts, samples);
   const auto likelihood = [&](double s) { return seen.log_likelihood(s); };
 
-  // Coarsely first: golden sections find one peak, the largest wants to be between neighbours.
+  // Golden-section search finds any one peak. A coarse scan first brackets the highest one.
   constexpr double kStep = 0.25;
   double best = 0;
   double most = likelihood(0);
@@ -153,7 +155,8 @@ std::optional<ZipfLaw> fit_zipf(Index rows, const CountsOfCounts& counts, std::i
   }
   ZipfLaw law;
   law.s = peak_of(std::max(0.0, best - kStep), std::min(kSteepest, best + kStep), likelihood);
-  // Where twice the logarithm falls by chi-squared's 95% of one degree of freedom.
+  // The interval ends where twice the log-likelihood falls by 3.841 below its maximum: the 95%
+  // quantile of chi-squared with one degree of freedom.
   const double enough = likelihood(law.s) - 3.841 / 2;
   const auto edge = [&](double outside) {
     if (likelihood(outside) >= enough) return outside;
