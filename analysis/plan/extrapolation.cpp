@@ -12,7 +12,7 @@
 namespace sparsesync {
 namespace {
 
-/// How often each row of a range was touched by the first `workers` of a step.
+/// Counts how many of a step's first `workers` touched each row of a range.
 std::vector<CountedRow> counted_rows(const OwnedIndexSets& sets, int workers, IndexRange range) {
   TouchCounts counts;
   std::vector<CountedRow> once;
@@ -25,7 +25,7 @@ std::vector<CountedRow> counted_rows(const OwnedIndexSets& sets, int workers, In
   return {all.begin(), all.end()};
 }
 
-/// How the union in a range of rows grows, from the first `workers` of each step.
+/// Fits the growth of the union in a range of rows, from the first `workers` of each step.
 UnionGrowth growth_of(const std::vector<OwnedIndexSets>& steps, int workers, IndexRange range) {
   std::vector<CountedRow> in_steps;
   TouchCounts over_steps;
@@ -40,7 +40,7 @@ UnionGrowth growth_of(const std::vector<OwnedIndexSets>& steps, int workers, Ind
           {counts_of_counts(over_steps.rows()), std::int64_t{workers} * std::ssize(steps)}};
 }
 
-/// How often each row was touched over all steps.
+/// Counts how often each row was touched over all steps and workers.
 std::vector<CountedRow> counted_rows(const std::vector<OwnedIndexSets>& steps, Index rows) {
   TouchCounts counts;
   for (const OwnedIndexSets& sets : steps) {
@@ -50,16 +50,17 @@ std::vector<CountedRow> counted_rows(const std::vector<OwnedIndexSets>& steps, I
   return {all.begin(), all.end()};
 }
 
-/// Of a row that has more, blocks are as good as rows: block_statistics() knows them then.
+/// Limit of blocks per row. For wider rows, block_statistics() estimates the blocks well enough
+/// from the touched rows.
 constexpr Index kMostBlocksOfARow = 64;
 
 int an_eighth(int workers) {
   return std::max(1, workers / 8);
 }
 
-/// Calls `body` with the sets of every aligned group of so many workers at every step, and its
-/// share in their mean. An incomplete last group is left out.
-/// @param workers  no more than the steps have
+/// Calls `body` with the sets of every aligned group of workers at every step, and the group's
+/// weight in the mean. An incomplete last group is left out.
+/// @param workers  size of a group; at most the steps' number of workers
 template <typename Body>
 void for_each_aligned_group(const std::vector<OwnedIndexSets>& steps, int workers, Body&& body) {
   const auto size = static_cast<std::ptrdiff_t>(workers);
@@ -72,13 +73,13 @@ void for_each_aligned_group(const std::vector<OwnedIndexSets>& steps, int worker
   }
 }
 
-/// An even range, and the sum of a weight over its rows.
+/// An even range of rows, and the sum of a weight over its rows.
 struct WeighedRange {
   IndexRange range;
   double weight = 0;
 };
 
-/// The even range with the largest sum of `weight` over the rows.
+/// Returns the even range with the largest sum of `weight` over its rows.
 template <typename Weight>
 WeighedRange heaviest_range(std::span<const CountedRow> rows, const EvenRanges& ranges,
                             Weight&& weight) {

@@ -8,7 +8,7 @@ namespace {
 
 TheoremSeconds theorem(const Outlook& outlook, const Network& network, int workers) {
   constexpr double kIndexBytes = 4;
-  double bytes = 0;  // of one worker's rows
+  double bytes = 0;  // rows and 4-byte indices of one worker
   for (std::size_t i = 0; i < outlook.spaces().size(); ++i) {
     bytes += outlook.touched_mean(i) *
              (static_cast<double>(outlook.spaces()[i].row_bytes()) + kIndexBytes);
@@ -23,7 +23,7 @@ TheoremSeconds theorem(const Outlook& outlook, const Network& network, int worke
   return all;
 }
 
-/// Of each scheme that can be used its fastest way.
+/// Returns the fastest variant of each scheme that is not ruled out.
 std::vector<Prediction> usable(std::vector<Prediction> predictions) {
   std::set<std::string> seen;
   std::erase_if(predictions, [&](const Prediction& each) {
@@ -32,7 +32,7 @@ std::vector<Prediction> usable(std::vector<Prediction> predictions) {
   return predictions;
 }
 
-/// The name of the fastest; empty where none can be used.
+/// Returns the name of the fastest scheme; empty if no scheme is usable.
 std::string best_of(const std::vector<Prediction>& predictions) {
   return predictions.empty() ? std::string() : predictions.front().variant.scheme;
 }
@@ -62,14 +62,14 @@ ScalePlan plan_over(const Outlook& outlook, const Network& network, const Scheme
     int before = all.plans[i - 1].workers;
     std::string from = best_of(all.plans[i - 1].predictions);
     const std::string last = best_of(all.plans[i].predictions);
-    // Where none can be used there is none to be faster than.
+    // Without a usable scheme on either side there is no crossover.
     while (!from.empty() && !last.empty() && from != last && before < end) {
       int after = end;
       while (after - before > 1) {
         const int middle = before + (after - before) / 2;
         (best_of(plan_of(middle)) == from ? before : after) = middle;
       }
-      // A third one may lie between the two.
+      // A third scheme may be the fastest between the two.
       const std::string to = after == end ? last : best_of(plan_of(after));
       if (!to.empty()) all.crossovers.push_back({after, from, to});
       from = to;

@@ -1,5 +1,4 @@
-// The plan over numbers of workers: which scheme is the fastest among how many, and where that
-// changes.
+// Plans over numbers of workers: the fastest scheme for each number, and the crossovers.
 #pragma once
 
 #include <cstdint>
@@ -14,10 +13,15 @@
 
 namespace sparsesync {
 
-/// Zen's Theorem 1: the seconds of the two schemes of which one is optimal, with COO of 4-byte
-/// indices, perfect balance and no latency: T_balanced = (n-1)/n · (1 + γ^n) · V / B and
-/// T_hierarchy = sum over i = 1, ..., log2 n rounded up of γ^(2^(i-1)) · V / B, with V the bits of
-/// a worker's rows and their indices, γ^k of aligned groups. (Paper: elements, so that V is 2·d·M.)
+/// Zen's Theorem 1: the seconds of the two candidates for the optimal scheme.
+///
+/// Assumes COO with 4-byte indices, perfect balance and no latency. V is the bits of a worker's
+/// rows and their indices, B the rate, and γ^k the densification of aligned groups of k workers.
+///
+///     T_balanced = (n-1)/n · (1 + γ^n) · V / B
+///     T_hierarchy = sum of γ^(2^(i-1)) · V / B over i = 1, ..., ⌈log2 n⌉
+///
+/// The paper counts elements instead of rows, so that its V is 2·d·M.
 struct TheoremSeconds {
   double balanced = 0;
   double hierarchy = 0;
@@ -25,19 +29,19 @@ struct TheoremSeconds {
   double optimum() const { return balanced < hierarchy ? balanced : hierarchy; }
 };
 
-/// What is expected among one number of workers.
+/// The predictions for one number of workers.
 struct WorkersPlan {
   int workers = 0;
-  double densification = 1;                 // γ: known from the trace, or told by its growth
-  bool is_known = true;                     // which of them
-  double densification_from_an_eighth = 1;  // Outlook
+  double densification = 1;                 // γ
+  bool is_known = true;                     // whether γ is measured; extrapolated otherwise
+  double densification_from_an_eighth = 1;  // γ extrapolated from an eighth of the workers
   TheoremSeconds theorem;
-  std::vector<Prediction> predictions;  // one for each scheme that can be used, the fastest first
+  std::vector<Prediction> predictions;  // one for each usable scheme, the fastest first
 };
 
-/// Between which numbers of workers another scheme becomes the fastest.
+/// A number of workers from which on another scheme is the fastest.
 struct Crossover {
-  int workers = 0;  // the fewest of which `to` is
+  int workers = 0;  // smallest number of workers for which `to` is the fastest
   std::string from;
   std::string to;
 };
@@ -49,17 +53,19 @@ struct ScalePlan {
 };
 
 /// Plans a trace's bucket.
-/// @param workers   increasing, 2 or more each. Where neighbours have another fastest, crossovers
-///                 between them are found by halving, to the worker: each is one, but where the
-///                 fastest comes back in between not all are found
-/// @param memory    bytes of workspace of each worker; nothing: no bound
-/// @param progress  called with numbers of workers and gaps between them that are done, and in all
+///
+/// If two neighbouring numbers of workers have different fastest schemes, bisection finds the exact
+/// crossovers between them. It misses a scheme that becomes the fastest twice in between.
+/// @param workers   numbers of workers, increasing, 2 or more each
+/// @param memory    maximum bytes of each worker's workspace; nothing: no limit
+/// @param progress  called with the numbers of workers, and gaps between them, that are done, and
+///                  their total
 ScalePlan plan_over(
     const Outlook& outlook, const Network& network, const SchemeOptions& options,
     const std::vector<int>& workers, std::optional<double> memory = std::nullopt,
     const std::function<void(std::int64_t, std::int64_t)>& progress = [](auto, auto) {});
 
-/// Powers of two from `first` to `last`, and these two.
+/// Returns `first`, `last` and the powers of two between them.
 /// @pre 1 <= first <= last
 std::vector<int> doublings(int first, int last);
 

@@ -15,7 +15,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-/// More workers than anyone has, fewer than make numbers overflow.
+/// Maximum number of workers: more than any real cluster has, and too few to overflow.
 constexpr int kMostWorkers = 1 << 24;
 
 int workers_named(const std::string& name, const InputJson& value) {
@@ -28,7 +28,7 @@ int workers_named(const std::string& name, const InputJson& value) {
   return workers;
 }
 
-/// @param nnz  of the layer
+/// Reads {"2": γ, ...}: the densification for some numbers of workers.
 std::map<int, double> read_densification(const InputJson& json) {
   std::map<int, double> known;
   for (const auto& [name, value] : json.members()) {
@@ -60,7 +60,7 @@ SparseGradient read_sparse(const InputJson& json) {
   return sparse;
 }
 
-/// A pass takes an hour at most, a gradient as many bytes as can be counted.
+/// Reads a number in [0, most].
 double at_most(const InputJson& json, double most) {
   const double number = json.not_negative();
   if (number > most) json.refuse(fmt::format("is more than {:g}", most));

@@ -10,7 +10,7 @@
 namespace sparsesync {
 namespace {
 
-/// Log-normal with mean 1 and the given standard deviation.
+/// Draws log-normal numbers with mean 1 and the given standard deviation.
 class Paces {
  public:
   explicit Paces(const Stragglers& stragglers) : random_(stragglers.seed) {
@@ -21,7 +21,7 @@ class Paces {
 
   void draw(std::span<double> paces) {
     for (double& pace : paces) {
-      // Box and Muller's transform.
+      // Box-Muller transform.
       const double radius = std::sqrt(-2 * std::log(random_.uniform()));
       const double normal = radius * std::cos(2 * std::numbers::pi * random_.uniform());
       pace = std::exp(mu_ + sigma_ * normal);
@@ -48,7 +48,7 @@ SimulatedStep simulate(const ModelCosts& costs, std::size_t workers, const Sched
   SimulatedStep step;
   step.schedule = policy.plan(question);
   const bool are_alike = stragglers.deviation == 0;
-  // Those that are alike are as one.
+  // Equal workers need only one simulation.
   StepClock clock(costs.layers(), of_buckets, step.schedule, are_alike ? 1 : workers);
   std::vector<double> paces(clock.ends().size(), 1);
   Paces drawn(stragglers);
@@ -56,7 +56,7 @@ SimulatedStep simulate(const ModelCosts& costs, std::size_t workers, const Sched
     if (!are_alike) drawn.draw(paces);
     clock.step(paces, timeline);
   };
-  // The first step has no gathers behind it.
+  // The first step differs: no gathers of a previous step are under way.
   constexpr int kWarmUp = 2;
   for (int i = 0; i < kWarmUp; ++i) go_on(nullptr);
   const double began = mean(clock.ends());

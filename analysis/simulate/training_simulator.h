@@ -1,5 +1,5 @@
-// The simulator: a training step of a model on the virtual clock, by every schedule and among any
-// number of workers. The model comes from MODEL.json.
+// Simulation of a model's training step, for any schedule and number of workers. The model comes
+// from MODEL.json.
 #pragma once
 
 #include <cstdint>
@@ -16,44 +16,46 @@
 
 namespace sparsesync {
 
-/// Workers that are not alike: in each step each one's passes take what the layers' seconds say
-/// times a number of its own, log-normal with mean 1.
+/// Random variation of the workers' speed. In each step, the seconds of a worker's passes are
+/// multiplied by a random factor, log-normal with mean 1.
 struct Stragglers {
-  double deviation = 0;  // of that number, standard; 0: all are alike
+  double deviation = 0;  // standard deviation of the factor; 0: all workers are equal
   std::uint64_t seed = 1;
-  int steps = 20;  // that a mean is made of
+  int steps = 20;  // number of steps to average
 };
 
-/// A step as it was simulated, mean over steps once they are alike, and over workers.
+/// A simulated step: the mean over workers, and over steps after a warm-up.
 struct SimulatedStep {
   Schedule schedule = {};
   double iteration_s = 0;
-  double compute_s = 0;        // of a worker's passes
-  double communication_s = 0;  // that something crosses
-  double exposed_s = 0;        // that a worker waits: iteration_s without compute_s
-  double messages = 0;         // that the busiest worker sends
-  /// Of worker 0 and the link, the last steps that were simulated: gathers of one may go on under
-  /// the forward pass of the next.
+  double compute_s = 0;        // seconds of a worker's passes
+  double communication_s = 0;  // seconds in which the link is in use
+  double exposed_s = 0;        // seconds that a worker waits: iteration_s - compute_s
+  double messages = 0;         // messages that the busiest worker sends
+  /// Timelines of worker 0 and the link in the last simulated steps. There are several, because the
+  /// gathers of one step may run during the forward pass of the next.
   std::vector<StepTimeline> timeline = {};
 
-  /// The share of its time that a worker computes; 1 where it does nothing at all.
+  /// Returns the share of its time in which a worker computes; 1 if the step takes no time.
   double efficiency() const { return iteration_s > 0 ? compute_s / iteration_s : 1; }
 };
 
 /// Simulates a schedule, step after step, on StepClock.
-/// @param full_bytes  as ScheduleQuestion has it
+/// @param full_bytes  ScheduleQuestion::full_bytes
 SimulatedStep simulate(const ModelCosts& costs, std::size_t workers, const SchedulePolicy& policy,
                        std::optional<double> full_bytes = std::nullopt,
                        const Stragglers& stragglers = {});
 
-/// The text of the file: {"name", "layers": [{"name", "forward_s", "backward_s", "bytes"} or {...,
-/// "sparse": {"rows", "width", "nnz", "densification": {"2": ..., ...}}}], "provenance": {...}}.
+/// Returns the text of a model file: "name", "layers" and "provenance".
+///
+/// A layer has "name", "forward_s", "backward_s", and either "bytes" (dense gradient) or "sparse":
+/// {"rows", "width", "nnz", "densification": {"2": ..., ...}}.
 std::string model_json(const Model& model,
                        const std::vector<std::pair<std::string, std::string>>& provenance);
 
-/// Reads such a file. What it says beyond the above is not looked at.
-/// @throws InputError if the file cannot be read; if something is missing or makes no sense: the
-///                    text names it
+/// Reads a model file. Unknown keys are ignored.
+/// @throws InputError if the file cannot be read, or a key is missing or has an invalid value: the
+///                    message names the key
 Model read_model(const std::filesystem::path& path);
 
 }  // namespace sparsesync
