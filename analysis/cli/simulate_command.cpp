@@ -136,8 +136,8 @@ struct Simulation {
 /// "provenance".
 ///
 /// "network" is {"latency_s", "rate_bps", "affine": [A, B] or null}. "coarse_grained" is {"share",
-/// "chunk"} or null. Each of the "results" has "workers", "schedule", "scheme", "iteration_s",
-/// "compute_s", "communication_s", "exposed_s", "efficiency", "messages", "buckets" and "schemes".
+/// "chunk"} or null. Each of the "results" is identified by "workers", "schedule" and "scheme". It
+/// has "iteration_s", "compute_s", "communication_s", "exposed_s", "efficiency" and "messages".
 /// "efficiency" is compute_s / iteration_s. "buckets" lists [first layer, last layer] of each
 /// bucket, and "schemes" the scheme of each bucket.
 std::string simulation_json(const Simulation& simulation, const Json& provenance) {

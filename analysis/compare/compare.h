@@ -75,13 +75,16 @@ struct CompareOptions {
 struct SchemeFigures {
   std::string name;
   std::optional<std::string> skipped;  // reason; the members below are then unset
-  double bytes_sent_max = 0;           // sent by the worker that sends most in a step
-  double bytes_received_max = 0;       // received by the worker that receives most in a step
-  double bytes_total = 0;              // sent by all workers
-  double bytes_index = 0;              // part of bytes_total that encodes row indices
-  double bytes_values = 0;             // part of bytes_total that is values
-  double messages = 0;                 // sent by all workers
-  double non_finite = 0;               // infinite or NaN values of the sums, with a narrower wire
+
+  double bytes_sent_max = 0;      // sent by the worker that sends most in a step
+  double bytes_received_max = 0;  // received by the worker that receives most in a step
+
+  double bytes_total = 0;   // sent by all workers
+  double bytes_index = 0;   // part of bytes_total that encodes row indices
+  double bytes_values = 0;  // part of bytes_total that is values
+  double messages = 0;      // sent by all workers
+
+  double non_finite = 0;  // infinite or NaN values of the sums, with a narrower wire
   double seconds_median = 0;
   double seconds_min = 0;
   std::optional<double> seconds_predicted;  // nothing if neither rate nor network is known

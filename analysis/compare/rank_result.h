@@ -30,10 +30,12 @@ struct WorkerRecord {
   std::optional<std::string> first_difference;
   std::int64_t memory_bytes = 0;
   std::vector<SpaceChoice> choices;
-  SchemeVariant variant;               // variant that the bucket used in the end
-  int rounds = 1;                      // rounds per phase in the end
-  std::vector<Imbalance> imbalances;   // [step]; worker 0 only, and only if the scheme has servers
-  std::optional<std::string> refusal;  // reason why the scheme does not fit; the rest is then unset
+  SchemeVariant variant;  // variant that the bucket used in the end
+  int rounds = 1;         // rounds per phase in the end
+  /// [step]; on worker 0 only, and only if the scheme has servers.
+  std::vector<Imbalance> imbalances;
+  /// Reason why the scheme does not fit; the other members are then unset.
+  std::optional<std::string> refusal;
 };
 
 /// Serializes a record for another process. Clocks differ between machines, so each step begins at

@@ -23,11 +23,11 @@ T load(const std::byte* row, std::size_t column) {
 
 /// The sources of error of a floating-point dtype.
 struct Precision {
-  double sum_roundoff;      // relative roundoff of the type that sums are made in
-  double element_roundoff;  // relative roundoff of a normal element
-  double subnormal;         // absolute roundoff of a subnormal element
-  double largest;           // largest finite element
-  std::int64_t whole;       // the type holds all whole numbers up to this
+  double sum_roundoff;      // relative, of the type that sums are made in
+  double element_roundoff;  // relative, of a normal element
+  double subnormal;         // absolute, of a subnormal element
+  double largest;           // finite element
+  std::int64_t whole;       // largest n with 0, ..., n exact
 };
 
 Precision precision_of(DType dtype) {

@@ -24,8 +24,9 @@ struct ReferenceSum {
   std::vector<double> sums;             // sums of floating-point values
   std::vector<double> magnitudes;       // sums of absolute values, which bound the errors
   std::vector<std::uint64_t> integers;  // sums of integers, modulo 2^64
-  std::int64_t most_terms = 0;          // largest number of terms of a row, repeats included
-  bool exact = false;                   // whether every order of summation gives identical numbers
+
+  std::int64_t most_terms = 0;  // largest number of terms of a row, repeats included
+  bool exact = false;           // whether every order of summation gives identical numbers
   int workers = 1;
   std::optional<DType> wire;  // type in which values were sent; nothing: the tensor's dtype
 };
@@ -44,7 +45,7 @@ std::vector<ReferenceSum> reference_sums(const Trace& trace, int step,
 /// The tolerance of an element is u · terms · Σ|x| with the unit roundoff u of the sums, plus two
 /// roundings to the element type if that is narrower. In f64 the number of terms counts twice,
 /// because the reference is summed in f64, too. If n workers send values in a narrower type with
-/// unit roundoff w, the tolerance of the roundings is w · (n + 1) · Σ|x|: each of n partial sums is
+/// unit roundoff w, the tolerance of the roundings is w · (n + 1) · Σ|x|. Each of n partial sums is
 /// rounded at most once, and the total once more.
 ///
 /// Exact sums have no tolerance. Integers are compared with wrap-around. If Σ|x| overflows the
