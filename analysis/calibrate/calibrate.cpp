@@ -17,7 +17,7 @@ namespace sparsesync {
 NetworkFile calibrate(Workers& workers, ProbeOptions options,
                       const std::function<void(std::int64_t, std::int64_t)>& progress) {
   if (workers.size() < 2) {
-    throw InputError("one worker alone has no link: start 2 or more");
+    throw InputError("a single worker has no link to measure: start 2 or more");
   }
   std::vector<std::unique_ptr<Transport>> ends = workers.connect();
   const auto in_all = static_cast<std::int64_t>(probed_workers(*ends.front(), options).probes()) *

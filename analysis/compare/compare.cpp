@@ -154,16 +154,14 @@ Comparison::Comparison(Workers& workers, Trace trace, CompareOptions options)
   const TraceHeader& header = trace_.header();
   if (header.workers != workers_.size()) {
     throw InputError(fmt::format(
-        "{}: made for {} workers, and there {} {}: start {} (mpirun -np {} sparsesync compare ... "
-        "--transport mpi), or make another trace",
-        trace_.path().string(), header.workers, workers_.size() == 1 ? "is" : "are",
-        workers_.size(), header.workers, header.workers));
+        "{}: the trace has {} workers, but this run has {}: start {} (mpirun -np {} sparsesync "
+        "compare ... --transport mpi), or make another trace",
+        trace_.path().string(), header.workers, workers_.size(), header.workers, header.workers));
   }
   if (options_.clock == CompareClock::replayed &&
       static_cast<int>(workers_.here().size()) != workers_.size()) {
     throw InputError(
-        "--clock virtual records the workers of one process: use --transport local, or --clock "
-        "real");
+        "--clock virtual needs all workers in one process: use --transport local, or --clock real");
   }
   schemes_ = schemes_of(options_.schemes);
   check_options();
@@ -222,7 +220,7 @@ void Comparison::check_options() {
     };
     if (std::none_of(schemes_.begin(), schemes_.end(), heeded_by)) {
       throw InputError(
-          fmt::format("--{}: none of these schemes heeds it: leave it out", name_of(option)));
+          fmt::format("--{}: none of these schemes uses it: remove it", name_of(option)));
     }
   }
 }
@@ -343,7 +341,7 @@ std::optional<std::string> Comparison::reason_to_skip(double bytes_of_a_worker) 
   const SharedMemory host = shared_memory(std::nullopt, workers_.on_this_machine());
   if (options_.memory && beside / host.workers > static_cast<double>(*options_.memory)) {
     return fmt::format(
-        "needs about {:.0f} bytes for each worker's inputs and right answers, --memory allows {}",
+        "needs about {:.0f} bytes for each worker's inputs and reference sums, --memory allows {}",
         beside / host.workers, *options_.memory);
   }
   if (options_.memory && bytes_of_a_worker > static_cast<double>(*options_.memory)) {
@@ -354,13 +352,13 @@ std::optional<std::string> Comparison::reason_to_skip(double bytes_of_a_worker) 
   const double on_host = beside + (options_.gpu ? 0 : needed);
   if (on_host > host.to_give) {
     return fmt::format(
-        "needs about {:.1f} GB for inputs, right answers and workspace of {} workers, this machine "
-        "has {:.1f} GB to give",
+        "needs about {:.1f} GB for inputs, reference sums and workspace of {} workers, this "
+        "machine has {:.1f} GB available",
         on_host / 1e9, host.workers, host.to_give / 1e9);
   }
   if (options_.gpu && needed > shared.to_give) {
     return fmt::format(
-        "needs about {:.1f} GB of workspace for {} workers, this GPU has {:.1f} GB to give",
+        "needs about {:.1f} GB of workspace for {} workers, this GPU has {:.1f} GB available",
         needed / 1e9, shared.workers, shared.to_give / 1e9);
   }
   return std::nullopt;

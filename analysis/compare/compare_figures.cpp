@@ -33,7 +33,7 @@ SchemeFigures Comparison::figures_of(const SchemeEntry& entry,
       // The result must have the same bits on all workers and in all repeats.
       if (seen.bits != records.front().steps[first_time].bits) {
         figures.correct = false;
-        other_bits = fmt::format("step {}, repeat {}: not the same bits as worker 0 had at first",
+        other_bits = fmt::format("step {}, repeat {}: the bits differ from worker 0's first result",
                                  first_time, at / header.steps);
       }
     }

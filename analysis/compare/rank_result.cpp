@@ -60,7 +60,7 @@ WorkerRecord record_from(const std::string& text) {
     record.refusal = if_any<std::string>(json.at("refusal"));
     return record;
   } catch (const Json::exception& error) {
-    throw ProtocolError(std::string("a worker's record that cannot be read: ") + error.what());
+    throw ProtocolError(std::string("cannot parse a worker's record: ") + error.what());
   }
 }
 

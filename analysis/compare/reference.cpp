@@ -102,7 +102,7 @@ std::optional<std::string> row_difference(const ReferenceSum& reference, Index r
                                           const std::byte* got, std::optional<std::size_t> at) {
   const auto width = static_cast<std::size_t>(reference.width);
   const auto told = [&](std::size_t column, auto is, auto sum) {
-    return fmt::format("row {}, column {}: {} where the sum is {}", row, column, is, sum);
+    return fmt::format("row {}, column {}: {}, but the sum is {}", row, column, is, sum);
   };
   for (std::size_t column = 0; column < width; ++column) {
     const std::size_t element = at.value_or(0) * width + column;

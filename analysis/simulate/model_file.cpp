@@ -23,7 +23,8 @@ int workers_named(const std::string& name, const InputJson& value) {
   const char* const end = name.data() + name.size();
   const auto [stopped, error] = std::from_chars(name.data(), end, workers);
   if (error != std::errc() || stopped != end || workers < 1 || workers > kMostWorkers) {
-    value.refuse(fmt::format("is of no number of workers from 1 to {}", kMostWorkers));
+    value.refuse(
+        fmt::format("has a name that is not a number of workers from 1 to {}", kMostWorkers));
   }
   return workers;
 }
@@ -39,7 +40,7 @@ std::map<int, double> read_densification(const InputJson& json) {
   }
   double before = 1;
   for (const auto& [workers, gamma] : known) {
-    if (gamma < before) json.refuse("falls: more workers touch no fewer rows");
+    if (gamma < before) json.refuse("decreases: more workers cannot touch fewer rows");
     before = gamma;
   }
   return known;
@@ -52,7 +53,7 @@ SparseGradient read_sparse(const InputJson& json) {
   sparse.width = json.member("width").whole<Index>(1, kMost / sparse.rows);
   sparse.nnz = json.member("nnz").not_negative();
   if (sparse.nnz > static_cast<double>(sparse.rows)) {
-    json.member("nnz").refuse("is more than the rows that there are");
+    json.member("nnz").refuse("is more than 'rows'");
   }
   if (json.has("densification")) {
     sparse.densification = read_densification(json.member("densification"));
@@ -74,7 +75,7 @@ ModelLayer read_layer(const InputJson& json) {
   layer.backward_s = at_most(json.member("backward_s"), kLongest);
   const bool is_sparse = json.has("sparse") && !json.member("sparse").is_null();
   if (is_sparse == json.has("bytes")) {
-    json.refuse("has one of 'bytes' (of a dense gradient) and 'sparse', not both or neither");
+    json.refuse("must have either 'bytes' (of a dense gradient) or 'sparse', not both or neither");
   }
   constexpr double kMostBytes = 1e15;
   if (is_sparse) {
@@ -122,9 +123,8 @@ Model read_model(const std::filesystem::path& path) {
     model.layers.push_back(read_layer(each));
     const std::string& name = model.layers.back().name;
     if (!names.insert(name).second) {
-      each.refuse(fmt::format(
-          "comes after itself: a layer {} stands before it, and passes do not go in circles",
-          in_quotes(name)));
+      each.refuse(fmt::format("has the name {} of an earlier layer: names must be unique",
+                              in_quotes(name)));
     }
   }
   if (model.layers.empty()) json.member("layers").refuse("has no layer");

@@ -73,7 +73,7 @@ TraceSource trace_from_tokens(std::vector<std::int64_t> tokens, Index rows, Inde
     if (tokens[i] < 0 || tokens[i] >= rows) {
       throw InputError(
           fmt::format("{}: the token {} at position {} is {}", shortened(source), tokens[i], i,
-                      tokens[i] < 0 ? std::string("negative: tokens are 0 or more")
+                      tokens[i] < 0 ? std::string("negative: tokens must be 0 or more")
                                     : fmt::format("outside the {} rows: give more", rows)));
     }
   }
@@ -166,7 +166,7 @@ TraceSource synthetic_trace(Index rows, double density, double zipf,
   const double touched = std::round(density * static_cast<double>(rows));
   if (touched > static_cast<double>(kMaxDrawnRows)) {
     throw InputError(fmt::format(
-        "a density of {} of {} rows is {:.0f} rows a worker: give a lower one, for at most {}",
+        "a density of {} of {} rows is {:.0f} rows per worker: give a lower one, for at most {}",
         density, rows, touched, kMaxDrawnRows));
   }
   const Index count = std::min(static_cast<Index>(touched), rows);

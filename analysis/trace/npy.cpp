@@ -148,7 +148,7 @@ std::vector<std::int64_t> read_values(const Header& header, std::span<const std:
                                       const InputPlace& place) {
   const std::optional<Index> bytes = array_bytes(header.shape, sizeof(Integer));
   if (bytes != std::ssize(data)) {
-    place.refuse(fmt::format("has {} bytes of data, and its shape needs {}", data.size(),
+    place.refuse(fmt::format("has {} bytes of data, but its shape needs {}", data.size(),
                              bytes ? fmt::format("{}", *bytes) : "more than can be counted"));
   }
   std::vector<std::int64_t> values(data.size() / sizeof(Integer));
@@ -178,13 +178,13 @@ NpyArray read_npy(const std::filesystem::path& path) {
   const auto minor = std::to_integer<unsigned>(file.bytes()[7]);
   if (version < 1 || version > 3 || minor != 0) {
     place.refuse(
-        fmt::format("is of version {}.{} of the .npy format, which is unknown", version, minor));
+        fmt::format("has version {}.{} of the .npy format, which is unknown", version, minor));
   }
   const std::size_t begin = version == 1 ? 10 : 12;
   std::uint32_t header_bytes = 0;
   std::memcpy(&header_bytes, text.data() + 8, std::min(begin, text.size()) - 8);
   if (text.size() < begin || header_bytes > text.size() - begin) {
-    place.refuse("is cut short in its header");
+    place.refuse("is truncated in its header");
   }
   const Header header = HeaderParser(text.substr(begin, header_bytes), place).parse();
   if (header.shape.empty() || header.shape.size() > 2) {

@@ -40,10 +40,10 @@ SafetensorsEntry read_entry(const std::string& name, const InputJson& json,
   const std::vector<InputJson> pair = offsets.list(2);
   const auto begin = pair[0].whole<std::size_t>();
   const auto end = pair[1].whole<std::size_t>();
-  if (begin > end) offsets.refuse("is not in order");
+  if (begin > end) offsets.refuse("ends before it begins");
   if (end > data.size()) {
     offsets.refuse(
-        fmt::format("ends at byte {} of {}: the file is cut short or wrong", end, data.size()));
+        fmt::format("ends at byte {} of {}: the file is truncated or wrong", end, data.size()));
   }
   entry.bytes = data.subspan(begin, end - begin);
   // Verified for unknown dtypes, too, so that elements() cannot overflow later.
@@ -51,8 +51,7 @@ SafetensorsEntry read_entry(const std::string& name, const InputJson& json,
   const std::optional<Index> needed = array_bytes(entry.shape, std::max<Index>(each, 1));
   if (!needed) shape.refuse("has more elements than can be counted");
   if (each > 0 && *needed != std::ssize(entry.bytes)) {
-    shape.refuse(
-        fmt::format("needs another number of bytes than the {} that it has", entry.bytes.size()));
+    shape.refuse(fmt::format("does not match the tensor's {} bytes", entry.bytes.size()));
   }
   return entry;
 }
@@ -89,7 +88,7 @@ Index safetensors_element_bytes(const std::string& dtype) {
 }
 
 SafetensorsFile SafetensorsFile::open(const std::filesystem::path& path) {
-  const InputPlace place(path, "make the file anew");
+  const InputPlace place(path, "write the file again");
   SafetensorsFile result;
   result.file_ = InputFile::read(path);
   const std::span<const std::byte> bytes = result.file_.bytes();
@@ -100,7 +99,7 @@ SafetensorsFile SafetensorsFile::open(const std::filesystem::path& path) {
   std::memcpy(&header_bytes, bytes.data(), kLengthBytes);
   if (header_bytes > kMaxHeaderBytes || header_bytes > bytes.size() - kLengthBytes) {
     place.refuse(fmt::format(
-        "is not a safetensors file or is cut short: a header of {} bytes in a file of {}",
+        "is not a safetensors file or is truncated: a header of {} bytes in a file of {}",
         header_bytes, bytes.size()));
   }
   const std::size_t header_end = kLengthBytes + static_cast<std::size_t>(header_bytes);

@@ -73,11 +73,11 @@ std::vector<fs::path> files_of(std::span<const fs::path> paths) {
       entry.increment(error);
     }
     if (error && is_exhaustion(error.value())) {
-      throw IoError(fmt::format("cannot read all of the folder {}: {}", in_quotes(path.native()),
+      throw IoError(fmt::format("cannot read the whole folder {}: {}", in_quotes(path.native()),
                                 with_mend_of_system(error.value())));
     }
     if (error) {
-      throw InputError(fmt::format("cannot read all of the folder {}: {}; check its permissions",
+      throw InputError(fmt::format("cannot read the whole folder {}: {}; check its permissions",
                                    in_quotes(path.native()), error.message()));
     }
     std::sort(files.begin() + static_cast<std::ptrdiff_t>(first), files.end(),
@@ -85,7 +85,7 @@ std::vector<fs::path> files_of(std::span<const fs::path> paths) {
     if (files.size() == first) {
       throw InputError(
           fmt::format("the folder {} has no .py, .txt or .md files; name files or a folder "
-                      "that has some",
+                      "that contains some",
                       in_quotes(path.native())));
     }
   }
@@ -118,7 +118,7 @@ TextTokens tokenize(std::span<const fs::path> paths, Index vocabulary) {
   }
   result.files = std::ssize(files);
   if (result.ids.empty()) {
-    throw InputError(fmt::format("no words in the {} file{} read; name a text that has some",
+    throw InputError(fmt::format("no words in the {} file{} read; name a text with words",
                                  files.size(), files.size() == 1 ? "" : "s"));
   }
 

@@ -24,7 +24,7 @@ using Json = nlohmann::json;
 namespace fs = std::filesystem;
 
 constexpr const char* kHeaderFile = "trace.json";
-constexpr const char* kMend = "make the trace anew";
+constexpr const char* kMend = "make the trace again";
 constexpr Index kMaxRowsOfI32 = Index{1} << 31U;
 
 std::string indices_name(const TensorSpec& tensor) {
@@ -56,7 +56,7 @@ TraceHeader read_header(const fs::path& path) {
   const InputFile file = InputFile::read(path / kHeaderFile);
   const auto json = InputJson::parse(file.text(), InputPlace(path / kHeaderFile, kMend));
   if (const int format = json.member("format").whole<int>(); format != 1) {
-    json.member("format").refuse(fmt::format("is {}, and this program reads 1", format));
+    json.member("format").refuse(fmt::format("is {}, but this program reads only 1", format));
   }
   TraceHeader header;
   for (const InputJson& tensor : json.member("tensors").list()) {
@@ -109,11 +109,11 @@ std::vector<Index> read_indices(const SafetensorsEntry& entry, const TensorSpec&
 void check_values(const SafetensorsEntry& entry, const TensorSpec& tensor, std::size_t nnz,
                   const InputPlace& place) {
   if (entry.dtype != safetensors_name(tensor.dtype)) {
-    place.refuse(fmt::format("has dtype {}, and {} says {}", shortened(entry.dtype), kHeaderFile,
+    place.refuse(fmt::format("has dtype {}, but {} has {}", shortened(entry.dtype), kHeaderFile,
                              name_of(tensor.dtype)));
   }
   if (entry.shape != std::vector<Index>{static_cast<Index>(nnz), tensor.width}) {
-    place.refuse(fmt::format("has not the shape [{}, {}] that indices and width ask for", nnz,
+    place.refuse(fmt::format("does not have the shape [{}, {}] that indices and width require", nnz,
                              tensor.width));
   }
 }
@@ -146,14 +146,14 @@ void fill_values(std::span<const Index> rows, Index width, std::uint64_t key,
 
 TraceHeader checked_header(TraceHeader header, const std::string& where) {
   const auto fail = [&](const std::string& what) { throw InputError(where + ": " + what); };
-  if (header.tensors.empty()) fail("a trace has one tensor or more");
+  if (header.tensors.empty()) fail("a trace must have one tensor or more");
   std::set<std::string> names;
   for (const TensorSpec& tensor : header.tensors) {
     const std::string shown = "tensor " + in_quotes(tensor.name);
     if (tensor.name.empty() || tensor.name.find('/') != std::string::npos) {
-      fail(shown + ": a name is not empty and has no '/'");
+      fail(shown + ": a name must not be empty or contain '/'");
     }
-    if (!names.insert(tensor.name).second) fail(shown + " is there twice: names are distinct");
+    if (!names.insert(tensor.name).second) fail(shown + " appears twice: names must be distinct");
     if (tensor.rows < 1) fail(fmt::format("{}: {} rows: give 1 or more", shown, tensor.rows));
     if (tensor.width < 1) {
       fail(fmt::format("{}: a width of {}: give 1 or more", shown, tensor.width));
@@ -168,7 +168,7 @@ TraceHeader checked_header(TraceHeader header, const std::string& where) {
   for (const TensorSpec& tensor : header.tensors) {
     for (const std::string& part : {indices_name(tensor), values_name(tensor)}) {
       if (names.contains(part)) {
-        fail(fmt::format("tensor {} is named as a part of another", in_quotes(part)));
+        fail(fmt::format("tensor {} has the name of another tensor's array", in_quotes(part)));
       }
     }
   }
@@ -268,7 +268,7 @@ std::vector<TracePart> Trace::read(Rank worker, int step, bool want_values) cons
     if (indices == nullptr) indices_place.refuse("is missing");
     if ((values != nullptr) != has_values_) {
       values_place.refuse(fmt::format("is {}, unlike in the trace's first file",
-                                      values != nullptr ? "there" : "missing"));
+                                      values != nullptr ? "present" : "missing"));
     }
     TracePart& part = parts.emplace_back();
     part.indices = read_indices(*indices, tensor, indices_place);

@@ -223,7 +223,7 @@ UNHEEDED = [
 @pytest.mark.parametrize("options, schemes", UNHEEDED)
 def test_options_that_no_scheme_uses(refused, trace, options, schemes):
     trace()
-    parts = [f"{options[0]}: none of these schemes heeds it: leave it out"]
+    parts = [f"{options[0]}: none of these schemes uses it: remove it"]
     refused("compare", "T", *options, "--schemes", *schemes.split(" "), parts=parts)
 
 

@@ -169,7 +169,7 @@ def test_without_mpirun_it_says_how_to_start(refused, trace):
 def test_a_trace_for_another_number_of_workers(mpirun, trace):
     result = mpirun((3, ["compare", trace(2), "--transport", "mpi"]))
     assert result.returncode == 2
-    assert all("made for 2 workers, and there are 3" in line for line in said(result)) and said(result)
+    assert all("the trace has 2 workers, but this run has 3" in line for line in said(result)) and said(result)
 
 
 @pytest.mark.parametrize("other,parts", [

@@ -100,7 +100,7 @@ TEST(Units, ReadsCountsInTheirRange) {
     const std::string said = refusal([&] { parse_count("--workers", text, 1, 65'536); });
     EXPECT_NE(said.find("from 1 to 65536"), std::string::npos) << said;
   }
-  EXPECT_NE(refusal([] { parse_count("--rows", "-1", 1, kMax); }).find("from 1 on"),
+  EXPECT_NE(refusal([] { parse_count("--rows", "-1", 1, kMax); }).find("of 1 or more"),
             std::string::npos);
 }
 

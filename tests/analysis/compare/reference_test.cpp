@@ -165,12 +165,12 @@ TEST(DifferenceFrom, FindsEveryWrongRow) {
   const ReferenceSum reference = exact_reference();
   // Missing rows: the first, the last, and all.
   expect_difference(difference(reference, {5, 9}, {0, 0, 5, 6}),
-                    {"row 2", "column 0", "0 where", "is 1"});
+                    {"row 2", "column 0", "0, but", "is 1"});
   expect_difference(difference(reference, {2, 5}, {1, 2, 0, 0}), {"row 9", "column 0", "is 5"});
   expect_difference(difference(reference, {}, {}), {"row 2"});
   // An additional row at the beginning, in the middle, and at the end.
   expect_difference(difference(reference, {0, 2, 9}, {0, 7, 1, 2, 5, 6}),
-                    {"row 0", "column 1", "7 where", "is 0"});
+                    {"row 0", "column 1", "7, but", "is 0"});
   expect_difference(difference(reference, {2, 4, 9}, {1, 2, 7, 0, 5, 6}), {"row 4", "column 0"});
   expect_difference(difference(reference, {2, 9, 10}, {1, 2, 5, 6, 0, 7}), {"row 10", "column 1"});
   // Each element is off by one.
@@ -358,7 +358,7 @@ void expect_wrapped_integers_compared() {
   }
   // A missing row and an additional row.
   expect_difference(difference_from(reference, {}, matrix_of(std::vector<T>{}, 4)),
-                    {"row 3", "column 0: 0 where"});
+                    {"row 3", "column 0: 0, but"});
   const std::vector<Index> two{3, 8};
   const std::vector<T> more{kLeast, -3, 0, kMost, 0, 0, 0, 1};
   expect_difference(difference_from(reference, two, matrix_of(more, 4)), {"row 8", "column 3"});

@@ -72,10 +72,10 @@ TEST(Model, ErrorsNameInvalidValues) {
   };
   EXPECT_EQ(error_for(densification(R"({"2": 1.5, "8": 3})")), "");
   expect(densification(R"({"2": 2.5})"), "from 1 to the number of workers");
-  expect(densification(R"({"2": 1.9, "4": 1.5})"), "falls");
+  expect(densification(R"({"2": 1.9, "4": 1.5})"), "decreases");
   expect(densification(R"({"two": 1.5})"), "number of workers");
   const std::string twice = "{" + good + R"(, "bytes": 4}, {)" + good + R"(, "bytes": 4})";
-  expect(twice, "comes after itself");
+  expect(twice, "names must be unique");
   EXPECT_THROW(read_text(R"({"name": "m", "layers": []})"), InputError);
   EXPECT_THROW(read_text("{"), InputError);
   EXPECT_THROW(read_model("/there/is/none.json"), InputError);

@@ -114,7 +114,7 @@ TEST_F(Npy, RejectsFilesThatAreNotAnArrayOfIntegers) {
   expect_refused(npy("{'descr': '<i4', 'shape': (1,)}", four), {"cannot be understood"});
   expect_refused(npy("{'descr': '<i4'", four), {"cannot be understood"});
   expect_refused(npy("", four), {"cannot be understood"});
-  expect_refused(npy(dictionary("'<i4'", "(1,)"), four).substr(0, 30), {"cut short"});
+  expect_refused(npy(dictionary("'<i4'", "(1,)"), four).substr(0, 30), {"truncated"});
   expect_refused(npy(dictionary("'<u8'", "(2,)"), raw<std::uint64_t>({1, ~std::uint64_t{0}})),
                  {"position 1", "2^63"});
   expect_error<InputError>([&] { read_npy(scratch_ / "none.npy"); }, {"none.npy"});

@@ -226,14 +226,14 @@ TEST(TraceWriter, RejectsInvalidHeaders) {
     expect_error<InputError>([&] { TraceWriter(scratch / "T", header, false); }, {part});
   };
   refuse([](TraceHeader& h) { h.tensors.clear(); }, "one tensor or more");
-  refuse([](TraceHeader& h) { h.tensors[0].name = ""; }, "not empty");
+  refuse([](TraceHeader& h) { h.tensors[0].name = ""; }, "must not be empty");
   refuse([](TraceHeader& h) { h.tensors[0].name = "../x"; }, "'/'");
   refuse([](TraceHeader& h) { h.tensors.push_back(h.tensors[0]); }, "twice");
   refuse(
       [](TraceHeader& h) {
         h.tensors.push_back({"embedding.values", 1, 1, DType::f32});
       },
-      "part of another");
+      "the name of another tensor");
   refuse([](TraceHeader& h) { h.tensors[0].width = 0; }, "width of 0");
   refuse([](TraceHeader& h) { h.tensors[0].rows = 0; }, "0 rows");
   refuse([](TraceHeader& h) { h.tensors[0].rows = Index{1} << 61U; }, "can be counted");
@@ -387,7 +387,7 @@ TEST_F(BrokenTrace, FileHasAWrongSize) {
   ASSERT_NE(at, std::string::npos);
   bytes.replace(at, 11, "\"shape\":[4]");
   write_all(file(1, 1), bytes);
-  expect_load_refused({"embedding.indices", "shape needs another number"});
+  expect_load_refused({"embedding.indices", "shape does not match the tensor's"});
 }
 TEST_F(BrokenTrace, IndexOutside) {
   put_indices({1, 99, 100});
@@ -428,7 +428,7 @@ TEST_F(BrokenTrace, ValuesInSomeFilesOnly) {
   const std::vector<float> values{1, 2, 3};
   write_file(file(1, 1), {{"embedding.indices", "I64", {1}, std::as_bytes(std::span(indices))},
                           {"embedding.values", "F32", {1, 3}, std::as_bytes(std::span(values))}});
-  expect_load_refused({"'embedding.values' is there"});
+  expect_load_refused({"'embedding.values' is present"});
 }
 
 TEST_F(BrokenTrace, ValuesThatDoNotFit) {
