@@ -67,7 +67,7 @@ def test_a_name_is_shown_without_control_characters(run, refused, tmp_path):
     assert json.loads((tmp_path / "s.json").read_text())["model"] == name
     refused("simulate", "m.json", *LINK, "--schedules", name, parts=[r"\u009b31m \u202eevil"])
     (tmp_path / "m.json").write_text(json.dumps({"name": "m", "layers": [LAYERS[0] | {"name": name}] * 2}))
-    refused("simulate", "m.json", *LINK, parts=[r"'\x1b]0;pwned\x07 \u009b31m \u202eevil\u202c' stands before it"])
+    refused("simulate", "m.json", *LINK, parts=[r"'\x1b]0;pwned\x07 \u009b31m \u202eevil\u202c' of an earlier layer"])
 
 
 def test_numbers_of_workers(run, tmp_path):
