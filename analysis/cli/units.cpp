@@ -112,9 +112,8 @@ double parse_rate(std::string_view option, std::string_view text) {
   const auto value = measure(text, kRates);
   if (!value || *value < 1) {
     refuse(option, text,
-           "not a rate of 1 bit/s or more; write 200mbit, 25gbit, 1.5gbit (bits a second), or "
-           "100mbps (bytes a "
-           "second)");
+           "not a rate of 1 bit/s or more; write 200mbit, 25gbit, 1.5gbit (bits per second), or "
+           "100mbps (bytes per second)");
   }
   return *value;
 }
