@@ -1,7 +1,7 @@
 // owned: the scheme with the fewest bytes. All workers know all index sets, and each row is owned
 // by a worker that touched it. A row that t workers touched takes t - 1 transfers to its owner and
-// n - 1 from it. No scheme without in-network reduction needs fewer transfers (docs/schemes.md,
-// "The lower bound").
+// n - 1 from it. No scheme without in-network reduction needs fewer transfers
+// (docs/concepts/lower-bound.md).
 #include <algorithm>
 
 #include "kernels/partition/owners.h"
