@@ -9,6 +9,7 @@ from compare_support import compare, write_trace
 
 ROOT = pathlib.Path(os.environ["SPARSESYNC_SOURCE_DIR"])
 PRODUCT = pathlib.Path(os.environ["SPARSESYNC_PROGRAM"])
+RECIPES = ROOT / "docs/developers/recipes.md"  # shows a toy as an example
 TOYS = sorted((ROOT / "tests/toys").glob("*.cpp"))
 
 
@@ -28,7 +29,7 @@ def files_that_name(word):
 @pytest.mark.parametrize("toy", TOYS, ids=lambda path: path.stem)
 def test_is_one_short_file_that_no_other_names(toy):
     assert len(toy.read_text(encoding="utf-8").splitlines()) <= 60
-    assert files_that_name(toy.stem) <= {toy, pathlib.Path(__file__).resolve()}
+    assert files_that_name(toy.stem) <= {toy, pathlib.Path(__file__).resolve(), RECIPES}
 
 
 def names_in(run):

@@ -77,7 +77,7 @@ TEST(BucketSpec, a_mean_of_integers_is_rejected) {
     } catch (const InputError& error) {
       const std::string text = error.what();
       for (const std::string& part :
-           {std::string("bucket 'b', tensor 't'"), "a mean of " + std::string(name_of(dtype)),
+           {std::string("bucket 'b', tensor 't'"), "the mean of " + std::string(name_of(dtype)),
             std::string("use")}) {
         EXPECT_NE(text.find(part), std::string::npos) << text;
       }

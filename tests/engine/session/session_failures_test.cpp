@@ -125,7 +125,7 @@ TEST(Session, a_statement_that_is_too_long_is_rejected_on_all_workers_and_change
     try {
       call();
     } catch (const InputError& error) {
-      EXPECT_NE(std::string(error.what()).find(fmt::format("worker {} gives ", worker)),
+      EXPECT_NE(std::string(error.what()).find(fmt::format("worker {} contributes ", worker)),
                 std::string::npos)
           << error.what();
       ++reported;

@@ -75,7 +75,7 @@ TEST(TwoLevel, rejects_invalid_options_in_one_line_with_a_fix) {
       EXPECT_NE(text.find(part), std::string::npos) << part << " is not in: " << text;
     }
   };
-  expect_said(refusal(4, "balanced"), {"4", "6 workers", "divides"});
+  expect_said(refusal(4, "balanced"), {"4", "6 workers", "divisor"});
   expect_said(refusal(-1, "balanced"), {"-1"});
   expect_said(refusal(12, "balanced"), {"12"});
   for (const char* const no_scheme : {"telepathy", "two_level", "dense_native", ""}) {
