@@ -390,7 +390,7 @@ void add_compare_command(CLI::App& app) {
       "  seconds              seconds per step; median over --repeat\n"
       "  × faster than dense  seconds of dense_ring / seconds\n"
       "  imbalance            load of the fullest server / mean load; push or pull, whichever is\n"
-      "                       more (Zen, Definitions 5 and 6)\n"
+      "                       more (Zen, OSDI 2025, Definition 8)\n"
       "  memory               peak workspace of the worker that needs most\n"
       "  correct              yes if every element on every worker matches a reference sum that "
       "is\n"
