@@ -206,6 +206,7 @@ TEST(Buffer, MovesWithItsMemory) {
   EXPECT_EQ(to.capacity(), 11);
   EXPECT_EQ(to.reserve(10)[9], 42);
   // The moved-from buffer is empty and can be used again.
+  // NOLINTBEGIN(bugprone-use-after-move, clang-analyzer-cplusplus.Move)
   EXPECT_EQ(from.data(), nullptr);
   EXPECT_EQ(from.capacity(), 0);
   EXPECT_EQ(memory.allocations(), 1);
