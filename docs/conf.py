@@ -14,20 +14,16 @@ BUILD = Path(os.environ["SPARSESYNC_BUILD_DIR"])  # with the compiled program an
 
 sys.path.insert(0, str(BUILD / "python"))
 os.environ["PATH"] = f"{BUILD / 'bin'}:{os.environ['PATH']}"
-os.environ["COLUMNS"] = "100"
 
 project = "sparsesync"
 copyright = "the sparsesync authors"
 version = release = re.search(r"project\(sparsesync VERSION ([0-9.]+)", (ROOT / "CMakeLists.txt").read_text()).group(1)
 
 extensions = ["myst_parser", "breathe", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinxcontrib.programoutput", "sphinx_copybutton"]
-exclude_patterns = []
 myst_heading_anchors = 3
-myst_enable_extensions = ["attrs_block", "attrs_inline", "colon_fence", "deflist"]
 
 html_theme = "furo"
 html_title = "sparsesync"
-html_static_path = []
 html_show_copyright = False
 pygments_style, pygments_dark_style = "default", "github-dark"
 

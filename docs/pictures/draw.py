@@ -186,6 +186,10 @@ def from_servers(kind: str, widths: list[float]) -> list[Edge]:
     return [(server, other, kind, width) for server, width in enumerate(widths) for other in range(4) if other != server]
 
 
+def exchanges(kind: str, width: float, *pairs: tuple[int, int]) -> list[Edge]:
+    return [(sender, receiver, kind, width) for pair in pairs for sender, receiver in (pair, pair[::-1])]
+
+
 SKEWED, EQUAL = [5, 1.6, 1.2, 1], [1.8] * 4
 
 # Scheme: the steps of its two phases, each with a name below it. Widths of arrows stand for bytes.
@@ -194,8 +198,8 @@ SCHEMES: dict[str, list[tuple[str, list[Edge]]]] = {
     "dense_native": [("the network's all-reduce", everyone("dense", 2.6))],
     "all_gather": [("all rows to all", everyone("rows", 2.6))],
     "recursive_doubling": [
-        ("pairs", [(0, 1, "rows", 2), (1, 0, "rows", 2), (2, 3, "rows", 2), (3, 2, "rows", 2)]),
-        ("pairs of pairs", [(0, 2, "rows", 3.4), (2, 0, "rows", 3.4), (1, 3, "rows", 3.4), (3, 1, "rows", 3.4)]),
+        ("pairs", exchanges("rows", 2, (0, 1), (2, 3))),
+        ("pairs of pairs", exchanges("rows", 3.4, (0, 2), (1, 3))),
     ],
     "sparse_ps": [("push to ranges", to_servers("rows", SKEWED)), ("pull", from_servers("rows", SKEWED))],
     "split_all_gather": [
@@ -215,9 +219,9 @@ SCHEMES: dict[str, list[tuple[str, list[Edge]]]] = {
         ("sums to all", from_servers("rows", [1.4] * 4)),
     ],
     "two_level": [
-        ("inside nodes", [(0, 1, "dense", 4), (1, 0, "dense", 4), (2, 3, "dense", 4), (3, 2, "dense", 4)]),
-        ("between nodes", [(0, 2, "rows", 1.8), (2, 0, "rows", 1.8), (1, 3, "rows", 1.8), (3, 1, "rows", 1.8)]),
-        ("inside nodes", [(0, 1, "dense", 4), (1, 0, "dense", 4), (2, 3, "dense", 4), (3, 2, "dense", 4)]),
+        ("inside nodes", exchanges("dense", 4, (0, 1), (2, 3))),
+        ("between nodes", exchanges("rows", 1.8, (0, 2), (1, 3))),
+        ("inside nodes", exchanges("dense", 4, (0, 1), (2, 3))),
     ],
 }
 
