@@ -11,7 +11,7 @@ import re
 import statistics
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -176,6 +176,17 @@ def measure(texts: Iterator[Text]) -> Prose:
     return prose
 
 
+def merged(parts: Iterable[Prose]) -> Prose:
+    total = Prose()
+    for part in parts:
+        total.sentences += part.sentences
+        total.openings += part.openings
+        total.avoided += part.avoided
+        total.texts += part.texts
+        total.words += part.words
+    return total
+
+
 def hits(text: str) -> Iterator[tuple[str, re.Match[str]]]:
     for name, pattern in AVOIDED_PATTERNS.items():
         for hit in pattern.finditer(text):
@@ -238,11 +249,12 @@ def main() -> int:
         parts = path.relative_to(ROOT).parts
         groups.setdefault(parts[0] if len(parts) > 1 else ".", []).append(path)
     print(f"{'':<28}{'texts':>7}{'sentences':>11}{'median':>8}{f'over {LONG}':>9}{'openings':>10}{'avoided':>9}")
-    for name, group in groups.items():
-        for what, prose in (("documents", documents_of(group)), ("comments", comments_of(group))):
+    measured = [(documents_of(group), comments_of(group)) for group in groups.values()]
+    for name, parts in zip(groups, measured, strict=True):
+        for what, prose in zip(("documents", "comments"), parts, strict=True):
             if prose.texts:
                 print(row(f"{name} {what}", prose))
-    documents, notes = documents_of(paths), comments_of(paths)
+    documents, notes = (merged(parts) for parts in zip(*measured, strict=True))
     print(row("all documents", documents) + "\n" + row("all comments", notes))
     if options.list:
         found = [(text, f"{words} words: {each[:100]}") for prose in (documents, notes) for text, each, words in prose.long()]
