@@ -325,7 +325,7 @@ Index blocks_of(const Context& context, Index rows, Index of_processor) {
 
 void choose_batches(const Context& context, const Choice& choice, const std::uint64_t* sorted) {
   // Batches for the case that several workers touched each row. Otherwise the batches are smaller.
-  // Those for the single block are never larger than here.
+  // The single block's are never larger than these.
   OwnerBatches batches(choice.rows);
   Index number = 0;
   for (OwnerBatch batch = batches.next(); batch.size > kSmallBatch; batch = batches.next()) {

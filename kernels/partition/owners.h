@@ -19,7 +19,7 @@ struct OwnersWorkspace {
   // Start of each row's workers, and row counts per number of workers.
   Buffer<Index> begin;
   Buffer<Index> order;           // Rows, ordered by the number of workers that touched them.
-  Buffer<std::uint64_t> levels;  // What each worker sends, receives, and weighs.
+  Buffer<std::uint64_t> levels;  // Sent rows, received rows and weight of each worker.
 };
 
 /// Arguments of find_places(), except the set.

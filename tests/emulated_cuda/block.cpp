@@ -135,7 +135,7 @@ class Block {
     thread.ended = true;
     free_.push_back(thread.fiber);
     progress_ = true;
-    // As on a GPU, barriers do not wait for threads that have ended.
+    // Barriers do not wait for threads that have ended, as on a GPU.
     if (--running_ > 0 && waiting_ == running_) open();
   }
 
