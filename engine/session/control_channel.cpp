@@ -34,8 +34,7 @@ std::string length_of(const std::string& statement) {
   std::memcpy(&bytes, packed.data(), sizeof(bytes));
   throw InputError(
       fmt::format("worker {} contributes {} bytes to an all-gather, and at most {} are allowed: "
-                  "contribute less "
-                  "per call, or register several buckets with fewer tensors",
+                  "contribute less per call, or register several buckets with fewer tensors",
                   worker.value, bytes, kLongestStatement));
 }
 

@@ -42,8 +42,7 @@ std::string squares_problem(const BucketSpec& spec, Index tensors) {
     if (std::any_of(squared.begin(), squared.end(), alike)) {
       return fmt::format(
           "tensor '{}' has the dtype and the width of a squared tensor: square it too, or change "
-          "its "
-          "width",
+          "its width",
           other.name);
     }
   }

@@ -27,8 +27,7 @@ void validate(std::span<const TensorSpec> tensors, const SparsifierOptions& opti
     if (sum_dtype(tensor.dtype) != DType::f32) {
       throw InputError(
           fmt::format("tensor '{}' is {}: a sparsifier keeps its residual in f32 and supports f32, "
-                      "f16 and bf16; "
-                      "leave this tensor dense",
+                      "f16 and bf16; leave this tensor dense",
                       tensor.name, name_of(tensor.dtype)));
     }
     if (tensor.rows < 0 || tensor.width < 0) {

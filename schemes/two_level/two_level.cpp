@@ -350,8 +350,7 @@ void check(const SchemeOptions& options, int size) {
   if (per_node == 0) {
     throw InputError(
         "two_level: the nodes have different numbers of workers, or ranks that are not "
-        "consecutive: "
-        "use another scheme, or set --workers-per-node");
+        "consecutive: use another scheme, or set --workers-per-node");
   }
   if (per_node < 0 || size % per_node != 0) {
     throw InputError(fmt::format(
