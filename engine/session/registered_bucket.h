@@ -4,6 +4,7 @@
 #include <array>
 #include <atomic>
 #include <cstdint>
+#include <exception>
 #include <memory>
 #include <optional>
 #include <span>
@@ -26,6 +27,12 @@ namespace sparsesync {
 ///                 both its wire dtype and its width with one of the bucket's other tensors
 /// @return empty if it can be computed
 std::string squares_problem(const BucketSpec& spec, Index tensors);
+
+/// Refusal of a step.
+struct Refusal {
+  RefusedError passed_on;    // the error that the other workers throw
+  std::exception_ptr cause;  // the error that this worker throws
+};
 
 /// One worker's side of a registered bucket.
 class RegisteredBucket {
@@ -126,8 +133,8 @@ class RegisteredBucket {
   std::uint32_t channel = 0;
   std::uint64_t signature = 0;
   std::uint64_t sequence = 0;
-  bool late_refusals = false;           // the same on all workers
-  std::optional<RefusedError> refused;  // refusal of the current step
+  bool late_refusals = false;      // the same on all workers
+  std::optional<Refusal> refused;  // refusal of the current step
 
  private:
   std::unique_ptr<Scheme> create(const SchemeEntry& entry, const BucketSpec& crossing) const;

@@ -88,7 +88,7 @@ PhaseOutcome run_rounds_here(const PhaseGround& ground, RegisteredBucket& bucket
       return {error, true};
     }
     refuse_as(rank, reason);
-    bucket.refused.emplace(rank, reason);
+    bucket.refused = {RefusedError(rank, reason), error};
     return {error, false, true};
   };
   try {
@@ -106,7 +106,7 @@ PhaseOutcome run_rounds_here(const PhaseGround& ground, RegisteredBucket& bucket
   } catch (const RefusedError& refused) {
     const std::exception_ptr error = std::current_exception();
     refuse_as(refused.peer(), refused.reason());
-    bucket.refused.emplace(refused);
+    bucket.refused = {refused, error};
     return {error, false, true};
   } catch (const InputError& error) {
     return refuse(error.what());
@@ -129,7 +129,7 @@ void agree_on_outcome(const PhaseGround& ground, RegisteredBucket& bucket) {
                     bucket.sequence, bucket.last_word(), 1, ground.deadline, ground.workspace);
   const auto in_one_piece = [](Round, std::size_t) { return std::size_t{1}; };
   try {
-    if (bucket.refused) throw RefusedError(*bucket.refused);
+    if (bucket.refused) throw RefusedError(bucket.refused->passed_on);
     const Payload nothing;
     InPlace nowhere(nullptr, 0);
     for (std::size_t step = 0; step < bucket.last_word().size(); ++step) {
@@ -137,7 +137,7 @@ void agree_on_outcome(const PhaseGround& ground, RegisteredBucket& bucket) {
     }
   } catch (const RefusedError& refused) {
     exchange.refuse(refused.peer(), refused.reason(), in_one_piece);
-    bucket.refused.emplace(refused);
+    if (!bucket.refused) bucket.refused = {refused, std::current_exception()};
   }
 }
 
@@ -146,13 +146,13 @@ void agree_on_outcome(const PhaseGround& ground, RegisteredBucket& bucket) {
 PhaseOutcome run_rounds(const PhaseGround& ground, RegisteredBucket& bucket, Phase phase) {
   // All workers know of a refusal by the end of the phase, and none continues the step.
   if (bucket.begins_with(phase)) bucket.refused.reset();
-  if (bucket.refused) return {std::make_exception_ptr(*bucket.refused)};
+  if (bucket.refused) return {bucket.refused->cause};
   PhaseOutcome outcome = run_rounds_here(ground, bucket, phase);
   if (!bucket.late_refusals || outcome.fatal) return outcome;
   const bool was_refused = outcome.refused;
   agree_on_outcome(ground, bucket);
   if (bucket.refused && !was_refused) {
-    outcome = {std::make_exception_ptr(*bucket.refused), false, true};
+    outcome = {bucket.refused->cause, false, true};
   }
   return outcome;
 }

@@ -16,7 +16,11 @@ namespace sparsesync {
 /// try {
 ///   session.synchronize(bucket, gradients);
 /// } catch (const RefusedError& error) {
-///   // One worker rejected the step. The session still works: skip the step.
+///   // Another worker rejected the step. The session still works: skip the step.
+/// } catch (const InputError& error) {
+///   // This worker rejected the step because of its gradients. The others throw RefusedError.
+/// } catch (const BudgetError& error) {
+///   // This worker rejected the step because of its memory. The others throw RefusedError.
 /// } catch (const Error& error) {
 ///   std::fprintf(stderr, "%s\n", error.what());  // other errors between workers end the session
 /// }
@@ -84,8 +88,8 @@ class ContractError : public std::logic_error {
   using std::logic_error::logic_error;
 };
 
-// ---- Errors between workers. Each ends the session on all workers, except RefusedError and
-// AgreementError.
+// ---- Errors between workers. Each ends the session on all workers, except RefusedError,
+// AgreementError and UnsupportedError.
 
 /// Base class of errors that one worker caused. `peer()` is that worker.
 class PeerError : public Error {
@@ -110,8 +114,8 @@ class AbortedError : public PeerError {
   using PeerError::PeerError;
 };
 
-/// Reports that another worker rejected a step. The rejecting worker throws the cause instead. The
-/// next step works.
+/// Reports that another worker rejected a step. The next step works. The rejecting worker throws
+/// the cause instead: InputError, BudgetError or std::bad_alloc.
 class RefusedError : public PeerError {
  public:
   RefusedError(Rank peer, std::string reason);

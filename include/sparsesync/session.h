@@ -115,12 +115,13 @@ struct SessionOptions {
 /// const BucketId bucket = session.register_bucket(spec);
 /// for (;;) {
 ///   // ... compute the gradient ...
-///   const std::array gradients{Gradient::row_sparse(rows, values)};
+///   const std::span<const std::byte> bytes = std::as_bytes(std::span(values));
+///   const std::array gradients{Gradient::row_sparse(rows, bytes.data())};
 ///   session.submit(bucket, Phase::reduce, gradients);
 ///   const Session::Ticket gathered = session.submit(bucket, Phase::gather);
 ///   // ... continue the backward pass ...
 ///   session.wait(gathered);
-///   const TensorResult sum = session.result(bucket, 0);  // valid until the next submit()
+///   const TensorResult sum = session.result(bucket, 0);  // valid until the next reduce
 /// }
 /// @endcode
 /// Complete programs: examples/cpp/mpi.cpp, examples/cpp/cuda.cpp and examples/cpp/schedule.cpp.
@@ -182,8 +183,9 @@ class Session {
   ///     both values
   /// @throws InputError if the description is invalid; thrown before anything is sent
   /// @throws UnsupportedError if the transport lacks a feature that the scheme needs
-  /// @throws BudgetError if a worker lacks the memory
-  /// @throws RefusedError if a worker lacks the memory
+  /// @throws BudgetError if this worker lacks the memory
+  /// @throws RefusedError if another worker lacks the memory
+  /// @throws Error the errors of Transport
   BucketId register_bucket(const BucketSpec& spec);
 
   /// Removes a bucket from the order and frees its memory, including its results. Waits for
@@ -239,7 +241,8 @@ class Session {
   bool is_final(const Ticket& ticket) const;
   /// Waits until a phase is complete, on a GPU too.
   /// @throws RefusedError if another worker rejected this step of the bucket. The next step works
-  /// @throws InputError on the worker that rejected the step
+  /// @throws InputError on the worker that rejected the step, from the wait for each of its
+  ///     phases
   /// @throws BudgetError on the worker that rejected the step
   /// @throws std::bad_alloc on the worker that rejected the step
   /// @throws PeerLostError

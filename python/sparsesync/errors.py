@@ -231,7 +231,7 @@ class PeerLostError(PeerError, ConnectionError):
 
 
 class RefusedError(PeerError):
-    """A worker refused a step before it sent anything. The next step works.
+    """Another worker refused a step. The next step works. The worker that refused it raises the cause instead.
 
     Example:
         >>> import concurrent.futures
