@@ -47,7 +47,8 @@ void throw_deadline(Rank self, std::vector<Rank> silent) {
   for (const Rank worker : silent) numbers.push_back(worker.value);
   throw DeadlineError(
       fmt::format("worker {0} waited for worker {1} until the deadline: check that worker {1} "
-                  "runs, or set a longer deadline (--deadline; in Python deadline=)",
+                  "runs, or set a longer deadline (--deadline, in Python deadline=, in C++ "
+                  "SessionOptions::deadline)",
                   self.value, fmt::join(numbers, ", ")));
 }
 

@@ -10,8 +10,10 @@ BudgetError::BudgetError(std::int64_t needed, std::int64_t budget, const std::st
     : Error(
           needed == std::numeric_limits<std::int64_t>::max()
               ? fmt::format("{}: more bytes than can be counted, with a budget of {}", what, budget)
-              : fmt::format("{}: {} bytes would be in use, the budget is {}", what, needed,
-                            budget)),
+              : fmt::format(
+                    "{}: {} bytes would be in use, the budget is {}: raise it (--memory, in "
+                    "Python memory_bytes=, in C++ HostMemory)",
+                    what, needed, budget)),
       needed_(needed),
       budget_(budget) {}
 

@@ -73,7 +73,8 @@ TEST(BudgetErrors, ReportTheNeededAndTheAvailableBytes) {
   EXPECT_EQ(error.needed(), 1000);
   EXPECT_EQ(error.budget(), 999);
   EXPECT_STREQ(error.what(),
-               "workspace of a worker: 1000 bytes would be in use, the budget is 999");
+               "workspace of a worker: 1000 bytes would be in use, the budget is 999: raise it "
+               "(--memory, in Python memory_bytes=, in C++ HostMemory)");
 }
 
 TEST(BudgetErrors, DoNotReportAByteCountThatOverflowed) {
