@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "analysis/trace/inputs.h"
+#include "engine/support/log.h"
 #include "engine/support/random_draws.h"
 #include "kernels/base/bits.h"
 #include "kernels/base/error.h"
@@ -59,6 +60,18 @@ void for_batch(Rank worker, int step, const GenerateOptions& options, Index batc
   }
 }
 
+/// Warns if the batches of all workers and steps read more items than the source has.
+/// @param items  the plural name of the items
+void warn_if_repeated(Index size, Index batch, const GenerateOptions& options, const char* items,
+                      const std::string& source) {
+  const double read = static_cast<double>(batch) * options.workers * options.steps;
+  if (read <= static_cast<double>(size)) return;
+  log(LogLevel::warning,
+      fmt::format("{} has {} {}, and all batches together read {:.0f}: they continue at the first "
+                  "one; lower --steps, --workers or --batch to read each once",
+                  shortened(source), size, items, read));
+}
+
 }  // namespace
 
 TraceSource trace_from_tokens(std::vector<std::int64_t> tokens, Index rows, Index batch,
@@ -77,6 +90,7 @@ TraceSource trace_from_tokens(std::vector<std::int64_t> tokens, Index rows, Inde
                                     : fmt::format("outside the {} rows: give more", rows)));
     }
   }
+  warn_if_repeated(size, batch, options, "tokens", source);
   const auto shared = std::make_shared<const std::vector<std::int64_t>>(std::move(tokens));
   const auto rows_of = [shared, size, rows, batch, sampled, options](Rank worker, int step) {
     std::vector<TracePart> parts(1);
@@ -128,6 +142,7 @@ TraceSource trace_from_fields(const NpyArray& fields, Index batch, bool split,
     }
   }
   if (!split) tensors.push_back(embedding(rows, options));
+  warn_if_repeated(samples, batch, options, "samples", source);
 
   const auto shared = std::make_shared<const std::vector<std::int64_t>>(fields.values);
   const auto rows_of = [shared, offsets, samples, batch, split, options](Rank worker, int step) {

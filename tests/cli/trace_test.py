@@ -57,7 +57,7 @@ def rows_of(trace, worker, step, tensor="embedding"):
 # Valid use
 
 
-def test_from_tokens_wraps_around(run, tmp_path):
+def test_from_tokens_wraps_around_with_a_warning(run, tmp_path):
     tokens = [5, 5, 1, 0, 7, 2, 2]
     save(tmp_path, "t.npy", numpy.array(tokens, numpy.int32))
     result = run(*TOKENS, "t.npy", "--rows", 10, *SMALL, "--steps", 3, "--json", "-")
@@ -84,6 +84,7 @@ def test_from_tokens_wraps_around(run, tmp_path):
     assert said["touched_rows_mean"] == pytest.approx(sum(touched) / 6)
     assert said["row_density_mean"] == pytest.approx(sum(touched) / 60)
     assert "row density" in result.stderr and "row density" not in result.stdout
+    assert "warning: t.npy has 7 tokens, and all batches together read 18" in result.stderr
 
 
 def test_summary_goes_to_standard_output_and_json_to_a_file(run, tmp_path):
