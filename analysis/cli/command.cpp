@@ -189,9 +189,10 @@ void TransportArguments::check() const {
 
 CLI::Option* add_transport(CLI::App& command, TransportArguments& given) {
   return command
-      .add_option("--transport", given.transport,
-                  "Connection between the workers: local (threads of this process, the default of "
-                  "compare), mpi (processes started by mpirun) or nccl (GPUs of either)")
+      .add_option(
+          "--transport", given.transport,
+          "Connection between the workers: local (threads of this process, the default of "
+          "compare), mpi (processes started by mpirun) or nccl (GPUs of either; not calibrate)")
       ->type_name("local|mpi|nccl");
 }
 

@@ -155,11 +155,11 @@ std::string compare_heading(const CompareReport& report, std::string_view transp
     dense += static_cast<double>(tensor.dense_bytes());
   }
   const std::string link =
-      transport == "mpi"
-          ? "link not shaped"
-          : fmt::format("{}, latency {}",
-                        report.link.rate_bps ? format_rate(*report.link.rate_bps) : "unshaped",
-                        format_seconds(report.link.latency_s));
+      transport == "mpi" ? "real links"
+                         : fmt::format("{}, latency {}",
+                                       report.link.rate_bps ? format_rate(*report.link.rate_bps)
+                                                            : "rate not limited",
+                                       format_seconds(report.link.latency_s));
   return fmt::format(
       "{} workers over {} ({}, {} clock), {} step{}, median of {}\n"
       "dense gradient {}, partitioned ideal {}, lower bound {} a step for the busiest worker\n\n",
