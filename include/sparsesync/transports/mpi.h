@@ -52,8 +52,9 @@ struct MpiOptions {
 /// the program initialized MPI, its MPI_Finalize first waits, up to the timeout, until all workers
 /// have left, and ends the thread.
 ///
-/// After a worker was lost or has failed, MPI is neither finalized nor called again, because it
-/// would wait for that worker. End the program then.
+/// After a worker was lost, MPI is neither finalized nor called again, because it would wait for
+/// that worker. End the program then. After another error, for example DeadlineError, all workers
+/// may call join() again if all their processes still run.
 class MpiWorld {
  public:
   /// Starts the thread, and waits for all processes.
