@@ -76,20 +76,20 @@ PhaseOutcome run_rounds_here(const PhaseGround& ground, RegisteredBucket& bucket
                      most_payload_of(bucket, ground.transport.size()), bucket.late_refusals},
                     bucket.sequence, bucket.pattern(phase), bucket.rounds(), ground.deadline,
                     ground.workspace);
-  const auto refuse_as = [&](Rank peer, const std::string& reason) {
-    exchange.refuse(peer, reason, [&](Round round, std::size_t step) {
+  const auto refuse_as = [&](const RefusedError& refused) -> PhaseOutcome {
+    const std::exception_ptr cause = std::current_exception();
+    exchange.refuse(refused.peer(), refused.reason(), [&](Round round, std::size_t step) {
       return bucket.scheme().pieces(phase, round, step);
     });
     synchronize(ground.context);  // a caller that has waited may free the gradients
+    bucket.refused = {refused, cause};
+    return {cause, false, true};
   };
   const auto refuse = [&](const std::string& reason) -> PhaseOutcome {
-    const std::exception_ptr error = std::current_exception();
     if (!exchange.can_refuse() || (phase == Phase::gather && !bucket.late_refusals)) {
-      return {error, true};
+      return {std::current_exception(), true};
     }
-    refuse_as(rank, reason);
-    bucket.refused = {RefusedError(rank, reason), error};
-    return {error, false, true};
+    return refuse_as(RefusedError(rank, reason));
   };
   try {
     const std::span<const Gradient> gradients = bucket.gradients(phase, ground.workspace.stopwatch);
@@ -104,10 +104,7 @@ PhaseOutcome run_rounds_here(const PhaseGround& ground, RegisteredBucket& bucket
     if (phase == Phase::gather) take_result(bucket, rank);
     synchronize(ground.context);
   } catch (const RefusedError& refused) {
-    const std::exception_ptr error = std::current_exception();
-    refuse_as(refused.peer(), refused.reason());
-    bucket.refused = {refused, error};
-    return {error, false, true};
+    return refuse_as(refused);
   } catch (const InputError& error) {
     return refuse(error.what());
   } catch (const BudgetError& error) {
@@ -128,16 +125,19 @@ void agree_on_outcome(const PhaseGround& ground, RegisteredBucket& bucket) {
   Exchange exchange(ground.transport, ground.context, {bucket.channel, bucket.signature},
                     bucket.sequence, bucket.last_word(), 1, ground.deadline, ground.workspace);
   const auto in_one_piece = [](Round, std::size_t) { return std::size_t{1}; };
+  const auto pass_on = [&](const RefusedError& refused) {
+    exchange.refuse(refused.peer(), refused.reason(), in_one_piece);
+  };
+  if (bucket.refused) return pass_on(bucket.refused->passed_on);
   try {
-    if (bucket.refused) throw RefusedError(bucket.refused->passed_on);
     const Payload nothing;
     InPlace nowhere(nullptr, 0);
     for (std::size_t step = 0; step < bucket.last_word().size(); ++step) {
       exchange.step(std::span(&nothing, 1), nowhere, [](Rank, std::span<const std::byte>) {});
     }
   } catch (const RefusedError& refused) {
-    exchange.refuse(refused.peer(), refused.reason(), in_one_piece);
-    if (!bucket.refused) bucket.refused = {refused, std::current_exception()};
+    bucket.refused = {refused, std::current_exception()};
+    pass_on(refused);
   }
 }
 
@@ -149,11 +149,8 @@ PhaseOutcome run_rounds(const PhaseGround& ground, RegisteredBucket& bucket, Pha
   if (bucket.refused) return {bucket.refused->cause};
   PhaseOutcome outcome = run_rounds_here(ground, bucket, phase);
   if (!bucket.late_refusals || outcome.fatal) return outcome;
-  const bool was_refused = outcome.refused;
   agree_on_outcome(ground, bucket);
-  if (bucket.refused && !was_refused) {
-    outcome = {bucket.refused->cause, false, true};
-  }
+  if (bucket.refused) outcome = {bucket.refused->cause, false, true};
   return outcome;
 }
 

@@ -239,10 +239,10 @@ class Session {
   /// Returns whether a phase is complete and its step cannot be retried, so its inputs may be
   /// overwritten. Otherwise the step may be retried, unless some worker waits for the phase.
   bool is_final(const Ticket& ticket) const;
-  /// Waits until a phase is complete, on a GPU too.
+  /// Waits until a phase is complete, on a GPU too. On the worker that rejected the step, the wait
+  /// for each later phase of the step throws the same error.
   /// @throws RefusedError if another worker rejected this step of the bucket. The next step works
-  /// @throws InputError on the worker that rejected the step, from the wait for each of its
-  ///     phases
+  /// @throws InputError on the worker that rejected the step
   /// @throws BudgetError on the worker that rejected the step
   /// @throws std::bad_alloc on the worker that rejected the step
   /// @throws PeerLostError
