@@ -115,7 +115,12 @@ void add_calibrate_command(CLI::App& app) {
   auto given = std::make_shared<CalibrateArguments>();
   CLI::App& command = *app.add_subcommand(
       "calibrate", "Measure latency and rate of the links, and the CPU time per byte");
-  add_transport(command, *given)->required();
+  command
+      .add_option("--transport", given->transport,
+                  "Connection between the workers: local (threads of this process) or mpi "
+                  "(processes started by mpirun)")
+      ->type_name("local|mpi")
+      ->required();
   add_count(command, "--workers", given->workers, 2, 1024,
             "With --transport local: number of workers (default: 8)");
   add_rate(command, "--rate", given->rate_bps,

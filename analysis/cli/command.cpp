@@ -187,15 +187,6 @@ void TransportArguments::check() const {
   }
 }
 
-CLI::Option* add_transport(CLI::App& command, TransportArguments& given) {
-  return command
-      .add_option(
-          "--transport", given.transport,
-          "Connection between the workers: local (threads of this process, the default of "
-          "compare), mpi (processes started by mpirun) or nccl (GPUs of either; not calibrate)")
-      ->type_name("local|mpi|nccl");
-}
-
 JsonOutput::JsonOutput(std::string target) : target_(std::move(target)) {
   if (!target_.empty() && target_ != "-") file_ = std::make_unique<OutputFile>(target_, true);
 }

@@ -79,8 +79,6 @@ struct TransportArguments {
   /// @throws InputError if the transport is unknown, or cannot shape its links as requested
   void check() const;
 };
-/// Adds `--transport local|mpi|nccl`.
-CLI::Option* add_transport(CLI::App& command, TransportArguments& given);
 
 /// Parses numbers of workers. "2..1024" is both ends and the powers of two between them; "8,12,64"
 /// is a list. The result increases and has no duplicates.

@@ -316,7 +316,11 @@ void add_compare_command(CLI::App& app) {
                   "Schemes to run, comma-separated: names from 'info --schemes', or auto, which "
                   "selects the scheme that is expected to be fastest (default: all)")
       ->type_name("all|a,b,c");
-  add_transport(command, *given);
+  command
+      .add_option("--transport", given->transport,
+                  "Connection between the workers: local (threads of this process, the default), "
+                  "mpi (processes started by mpirun) or nccl (GPUs of either)")
+      ->type_name("local|mpi|nccl");
   add_rate(command, "--rate", given->rate_bps,
            "With --transport local: rate of each worker's link, per direction, such as 200mbit "
            "(default: not limited)");
