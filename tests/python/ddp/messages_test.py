@@ -42,7 +42,8 @@ def test_a_deadline_names_the_option() -> None:
     waiting = threading.Event()
     short = run_workers(2, lambda rank, member: work(rank, member, 2))
     assert isinstance(short[0], sparsesync.DeadlineError)
-    assert "check that worker 1 runs, or set a longer deadline (--deadline, in Python deadline=" in str(short[0])
+    assert "check that worker 1 runs, or set a longer deadline " in str(short[0])
+    assert "(--deadline, in Python deadline=, in C++ SessionOptions::deadline)" in str(short[0])
     good(run_workers(2, lambda rank, member: work(rank, member, 20)))
 
 
