@@ -22,7 +22,8 @@
 #include <utility>
 #include <vector>
 
-#include "engine/transport/mpi_endpoint.h"
+#include "engine/transport/mpi_link.h"
+#include "engine/transport/packets/endpoint_transport.h"
 #include "kernels/base/bits.h"
 #include "kernels/base/threads.h"
 
@@ -30,7 +31,7 @@ namespace sparsesync {
 namespace {
 
 using mpi::check;
-using mpi::Endpoint;
+using packets::Endpoint;
 
 /// Polling rate. The thread polls `polls` times without a pause. Then it pauses between polls, and
 /// doubles the pause up to the longest one. With a longest pause of 500 us, a step of a small model
@@ -101,7 +102,7 @@ class ProcessWatch {
   std::vector<pollfd> watched_;  // [rank]
 };
 
-mpi::PacketOptions checked(MpiChunks chunks) {
+packets::PacketOptions checked(MpiChunks chunks) {
   if (chunks.bytes < 256 || chunks.bytes > (std::int64_t{1} << 30)) {
     throw InputError(fmt::format("MPI chunks of {} bytes: use 256 bytes to 1 GiB", chunks.bytes));
   }
@@ -394,44 +395,9 @@ class MpiWorld::State : public std::enable_shared_from_this<MpiWorld::State> {
   bool stuck_ = false;
 };
 
-namespace {
-
-/// A worker's handle of its endpoint. The MPI thread keeps the endpoint until all workers have
-/// left.
-class MpiTransport : public Transport {
- public:
-  explicit MpiTransport(std::shared_ptr<Endpoint> end) : end_(std::move(end)) {}
-  ~MpiTransport() override { end_->leave(); }
-
-  Rank rank() const override { return end_->rank(); }
-  int size() const override { return end_->size(); }
-  int node(Rank worker) const override { return end_->node(worker); }
-  GroupId post(const Context& context, const Header& expected, std::span<const Send> sends,
-               std::span<const Receive> receives, ReceiveProvider& provider) override {
-    return end_->post(context, expected, sends, receives, provider);
-  }
-  std::optional<Arrival> next(GroupId group, Clock::time_point until) override {
-    return end_->next(group, until);
-  }
-  void finish(GroupId group, Clock::time_point until) override { end_->finish(group, until); }
-  bool has_all_reduce() const override { return true; }
-  void all_reduce(const Context&, DType dtype, std::span<std::byte> elements,
-                  Clock::time_point until) override {
-    end_->all_reduce(dtype, elements, until);
-  }
-  void abort(const std::string& reason) noexcept override { end_->abort(reason); }
-  void expect_alive(std::span<const Rank> others) override { end_->expect_alive(others); }
-  TransportCounters counters() const override { return end_->counters(); }
-
- private:
-  std::shared_ptr<Endpoint> end_;
-};
-
-}  // namespace
-
 std::unique_ptr<Transport> MpiWorld::State::join(int members, MpiChunks chunks,
                                                  std::chrono::milliseconds deadline) {
-  const mpi::PacketOptions options = checked(chunks);
+  const packets::PacketOptions options = checked(chunks);
   SPARSESYNC_EXPECT(members, >=, 1);
   SPARSESYNC_EXPECT(members, <=, size_);
   // Shared, because the MPI thread may still run the job after this call has timed out.
@@ -443,13 +409,14 @@ std::unique_ptr<Transport> MpiWorld::State::join(int members, MpiChunks chunks,
     if (own == MPI_COMM_NULL) return;
     check(MPI_Comm_set_errhandler(own, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
     const std::vector<int> nodes(nodes_.begin(), nodes_.begin() + members);
-    *joined = std::make_shared<Endpoint>(own, rank_, nodes, options, [self = weak_from_this()] {
-      if (const auto state = self.lock()) state->wake();
-    });
+    *joined = std::make_shared<Endpoint>(std::make_unique<mpi::Link>(own), rank_, nodes, options,
+                                         [self = weak_from_this()] {
+                                           if (const auto state = self.lock()) state->wake();
+                                         });
     ends_.push_back(*joined);
   });
   if (*joined == nullptr) return nullptr;
-  return std::make_unique<MpiTransport>(std::move(*joined));
+  return std::make_unique<packets::EndpointTransport>(std::move(*joined));
 }
 
 bool has_mpi() {

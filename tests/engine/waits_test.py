@@ -69,8 +69,8 @@ LIMITS = {
         "MPI_Comm_split(world_, color, rank_.value, &own)": OF_MPI,
         "state_->join(members, chunks, deadline.value_or(state_->deadline()))": "deadline, from the caller",
     },
-    "engine/transport/mpi_endpoint.cpp": {"MPI_Wait(&request, MPI_STATUS_IGNORE)": "the request is cancelled or complete"},
-    "engine/transport/mpi_endpoint_worker.cpp": {
+    "engine/transport/mpi_link.cpp": {"MPI_Wait(&request, MPI_STATUS_IGNORE)": "the request is cancelled or complete"},
+    "engine/transport/packets/endpoint_worker.cpp": {
         "changed_.wait_until(lock, until)": OF_CALLER,
         "changed_.wait_until(lock, std::min(until, now + kPartingGrace))": OF_CALLER,
     },

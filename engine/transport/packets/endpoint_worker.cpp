@@ -1,15 +1,15 @@
-// The worker's side of an endpoint over MPI.
+// The worker's side of an endpoint.
 #include <cstring>
 
-#include "engine/transport/mpi_endpoint.h"
+#include "engine/transport/packets/endpoint.h"
 #include "kernels/base/printable.h"
 #include "schemes/transport.h"
 
-namespace sparsesync::mpi {
+namespace sparsesync::packets {
 namespace {
 
-/// Bytes of a piece of an all-reduce. Pieces are copied into the endpoint's memory, because MPI may
-/// still use it after the worker has given up.
+/// Bytes of a piece of an all-reduce. Pieces are copied into the endpoint's memory, because the
+/// link may still use it after the worker has given up.
 constexpr std::size_t kReductionBytes = std::size_t{32} << 20U;
 /// Grace period for a worker that left: it may have left after it contributed to the all-reduce.
 constexpr std::chrono::milliseconds kPartingGrace{200};
@@ -264,4 +264,4 @@ Endpoint::Peer& Endpoint::peer_of(Rank worker) {
   return peers_[static_cast<std::size_t>((worker.value - rank_.value - 1 + workers) % workers)];
 }
 
-}  // namespace sparsesync::mpi
+}  // namespace sparsesync::packets

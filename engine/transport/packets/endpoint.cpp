@@ -1,6 +1,6 @@
-// The MPI thread's side of an endpoint, and functions for both sides. The worker's side is in
-// mpi_endpoint_worker.cpp.
-#include "engine/transport/mpi_endpoint.h"
+// The driving thread's side of an endpoint, and functions for both sides. The worker's side is in
+// endpoint_worker.cpp.
+#include "engine/transport/packets/endpoint.h"
 
 #include <fmt/format.h>
 
@@ -13,10 +13,9 @@
 
 #include "schemes/pattern.h"
 
-namespace sparsesync::mpi {
+namespace sparsesync::packets {
 namespace {
 
-constexpr int kTag = 1;
 /// Slots in addition to those that credits count. Control messages need no credit, and are handled
 /// at once.
 constexpr std::size_t kSlotsForWords = 4;
@@ -26,7 +25,7 @@ constexpr std::chrono::milliseconds kGrace{200};
 /// The kind of a packet: invalid, part of a message, or a control message. It occupies 4 bytes of a
 /// packet.
 // NOLINTNEXTLINE(performance-enum-size)
-enum class Kind : std::uint32_t { none, begin, more, credit, abort, leave };
+enum class Kind : std::uint32_t { none, begin, more, credit, abort, leave, parted };
 
 /// The first bytes of each packet. In a `begin` packet the message's header follows.
 struct Preamble {
@@ -47,46 +46,19 @@ T read(const std::byte* from) {
   return value;
 }
 
-/// Leaks memory on purpose: MPI may use it as long as the process lives.
-void give_to_mpi(std::unique_ptr<std::byte[]>& memory) {
+/// Leaks memory on purpose: the link may use it as long as the process lives.
+void give_away(std::unique_ptr<std::byte[]>& memory) {
   [[maybe_unused]] const std::byte* const given = memory.release();
 #ifdef __SANITIZE_ADDRESS__
   __lsan_ignore_object(given);
 #endif
 }
 
-/// Returns MPI's type for sums. Unsigned types make integers wrap on overflow.
-MPI_Datatype mpi_type(DType dtype) {
-  switch (dtype) {
-    case DType::f32:
-      return MPI_FLOAT;
-    case DType::f64:
-      return MPI_DOUBLE;
-    case DType::i32:
-      return MPI_UINT32_T;
-    case DType::i64:
-      return MPI_UINT64_T;
-    case DType::f16:
-    case DType::bf16:
-      break;
-  }
-  throw ContractError("a native all-reduce needs elements of f32, f64, i32 or i64");
-}
-
 }  // namespace
 
-void check(int status, const char* call) {
-  if (status == MPI_SUCCESS) return;
-  std::string text(MPI_MAX_ERROR_STRING, '\0');
-  int length = 0;
-  MPI_Error_string(status, text.data(), &length);
-  text.resize(static_cast<std::size_t>(length));
-  throw Error(fmt::format("{} failed: {}", call, text));
-}
-
-Endpoint::Endpoint(MPI_Comm communicator, Rank rank, std::vector<int> nodes, PacketOptions options,
-                   std::function<void()> wake)
-    : communicator_(communicator),
+Endpoint::Endpoint(std::unique_ptr<Link> link, Rank rank, std::vector<int> nodes,
+                   PacketOptions options, std::function<void()> wake)
+    : link_(std::move(link)),
       rank_(rank),
       nodes_(std::move(nodes)),
       options_(options),
@@ -96,23 +68,20 @@ Endpoint::Endpoint(MPI_Comm communicator, Rank rank, std::vector<int> nodes, Pac
       wake_(std::move(wake)) {
   const std::vector<Rank> ranks = peers_after(rank_, size());
   const std::size_t packets = ranks.size() * slots_of_a_peer_ + options_.window;
-  const std::size_t words = (ranks.size() + 1) * sizeof(Preamble) + sizeof(Preamble);
+  const std::size_t words = (ranks.size() + 3) * sizeof(Preamble);
   memory_ = std::make_unique<std::byte[]>(packets * options_.bytes + words + kAbortReasonBytes);
   std::byte* memory = memory_.get();
   const auto next = [&](std::size_t bytes) { return std::exchange(memory, memory + bytes); };
-  requests_.assign(ranks.size() * (slots_of_a_peer_ + kWords) + options_.window + 1,
-                   MPI_REQUEST_NULL);
+  Layout layout{ranks, {}, options_.window + ranks.size() * kWords};
   for (std::size_t place = 0; place < ranks.size(); ++place) {
     Peer& peer = peers_.emplace_back();
     peer.rank = ranks[place];
     peer.credits = credits_of_a_peer_;
+    layout.slots.emplace_back();
     for (std::size_t slot = 0; slot < slots_of_a_peer_; ++slot) {
       peer.slots.push_back({next(options_.bytes)});
+      layout.slots.back().emplace_back(peer.slots.back().bytes, options_.bytes);
       peer.unposted.push(slot);
-      check(MPI_Recv_init(peer.slots.back().bytes, static_cast<int>(options_.bytes), MPI_BYTE,
-                          peer.rank.value, kTag, communicator_,
-                          &requests_[slot_request(place, slot)]),
-            "MPI_Recv_init");
     }
   }
   for (std::size_t packet = 0; packet < options_.window; ++packet) {
@@ -121,49 +90,26 @@ Endpoint::Endpoint(MPI_Comm communicator, Rank rank, std::vector<int> nodes, Pac
   credit_words_ = next(ranks.size() * sizeof(Preamble));
   leave_word_ = next(sizeof(Preamble));
   write(leave_word_, Preamble{Kind::leave, 0});
+  parted_word_ = next(sizeof(Preamble));
+  write(parted_word_, Preamble{Kind::parted, 0});
   abort_word_ = next(sizeof(Preamble) + kAbortReasonBytes);
   write(abort_word_, Preamble{Kind::abort, 0});
   abort_text_ = abort_word_ + sizeof(Preamble);
   word_under_way_.assign(ranks.size() * kWords, false);
-  calls_.reserve(requests_.size());
-  completed_.resize(requests_.size());
-  statuses_.resize(requests_.size());
+  const std::size_t most = ranks.size() * slots_of_a_peer_ + layout.sends + 1;
+  calls_.reserve(most);
+  events_.reserve(most);
+  link_->prepare(layout);
 }
 
 Endpoint::~Endpoint() {
   if (closed_) return;
-  give_to_mpi(memory_);
-  give_to_mpi(reduction_.memory);
+  give_away(memory_);
+  give_away(reduction_.memory);
 }
 
 void Endpoint::close() {
-  if (!quiet()) return;
-  for (std::size_t place = 0; place < peers_.size(); ++place) {
-    for (std::size_t slot = 0; slot < slots_of_a_peer_; ++slot) {
-      MPI_Request& request = requests_[slot_request(place, slot)];
-      if (peers_[place].slots[slot].under_way) {
-        MPI_Cancel(&request);
-        MPI_Wait(&request, MPI_STATUS_IGNORE);
-      }
-      MPI_Request_free(&request);
-    }
-  }
-  MPI_Comm_free(&communicator_);
-  closed_ = true;
-}
-
-std::size_t Endpoint::slot_request(std::size_t peer, std::size_t slot) const {
-  return peer * slots_of_a_peer_ + slot;
-}
-std::size_t Endpoint::packet_request(std::size_t packet) const {
-  return (nodes_.size() - 1) * slots_of_a_peer_ + packet;
-}
-std::size_t Endpoint::word_request(std::size_t peer, Word word) const {
-  return packet_request(options_.window) + peer * kWords + static_cast<std::size_t>(word);
-}
-
-std::size_t Endpoint::reduction_request() const {
-  return requests_.size() - 1;
+  closed_ = link_->close(quiet());
 }
 
 // ---- Either side.
@@ -224,7 +170,7 @@ void Endpoint::fail_by(const Peer& peer, const char* what) {
   fail(std::make_exception_ptr(ProtocolError(fmt::format("worker {} {}", peer.rank.value, what))));
 }
 
-// ---- The MPI thread's side.
+// ---- The driving thread's side.
 
 bool Endpoint::progress() {
   bool moved = false;
@@ -250,7 +196,12 @@ bool Endpoint::busy() const {
 void Endpoint::process_ended(Rank worker) {
   const std::lock_guard lock(mutex_);
   if (worker == rank_ || worker.value >= size()) return;
-  Peer& peer = peer_of(worker);
+  end(peer_of(worker));
+}
+
+/// Notes that no more packets arrive from a peer.
+void Endpoint::end(Peer& peer) {
+  peer.parted = true;
   if (peer.left || peer.ended) return;
   peer.ended = true;
   peer.last_heard = Clock::now();
@@ -258,11 +209,13 @@ void Endpoint::process_ended(Rank worker) {
 
 bool Endpoint::retired() const {
   const std::lock_guard lock(mutex_);
-  return leaving_ &&
-         std::all_of(
-             peers_.begin(), peers_.end(),
-             [](const Peer& peer) { return peer.ended || (peer.left && peer.sent_leave); }) &&
-         !says_something();
+  const auto done_with = [&](const Peer& peer) {
+    if (peer.ended) return true;
+    if (!link_->closes_alone()) return peer.left && peer.sent_leave;
+    // Whatever the peer sent has arrived here, so that closing the link discards nothing.
+    return (peer.sent_leave ? peer.parted : peer.left) && (!peer.left || peer.sent_parted);
+  };
+  return leaving_ && std::all_of(peers_.begin(), peers_.end(), done_with) && !says_something();
 }
 
 bool Endpoint::quiet() const {
@@ -295,9 +248,7 @@ void Endpoint::choose_calls() {
     take_packets(peer);
     for (; !peer.unposted.empty(); peer.unposted.pop()) {
       const std::size_t slot = peer.unposted.front();
-      peer.slots[slot].under_way = true;
-      peer.posted.push(slot);
-      calls_.push_back({true, slot_request(place, slot), {}, nullptr, 0});
+      calls_.push_back({Call::Kind::post, slot, place, {}});
     }
   }
   const auto free_packet = [&] {
@@ -306,18 +257,19 @@ void Endpoint::choose_calls() {
   };
   if (reduction_.state == Reduction::State::asked && !withdrawn_) {
     reduction_.state = Reduction::State::under_way;
-    calls_.push_back({false, reduction_request(), {}, nullptr, 0});
+    calls_.push_back({Call::Kind::all_reduce, 0, 0, {}});
   }
   std::size_t passed_over = 0;
   for (auto packet = free_packet(); packet != packets_.end() && passed_over < peers_.size();) {
-    Peer& peer = peers_[turn_];
+    const std::size_t place = turn_;
+    Peer& peer = peers_[place];
     turn_ = (turn_ + 1) % peers_.size();
     if (peer.left || peer.credits == 0 || peer.outgoing.empty() || withdrawn_) {
       ++passed_over;
       continue;
     }
     passed_over = 0;
-    fill_packet(peer, static_cast<std::size_t>(packet - packets_.begin()));
+    fill_packet(place, static_cast<std::size_t>(packet - packets_.begin()));
     packet = free_packet();
   }
   for (std::size_t place = 0; place < peers_.size(); ++place) {
@@ -336,16 +288,21 @@ void Endpoint::choose_calls() {
       peer.sent_abort = true;
       send_word(place, Word::abort, abort_word_, sizeof(Preamble) + abort_reason_.size());
     }
-    // A peer that left waits for the others to leave as well.
-    if (leaving_ && !peer.sent_leave) {
+    // Unless links close alone, a peer that left waits for the others to leave as well.
+    if (leaving_ && !peer.sent_leave && !(peer.left && link_->closes_alone())) {
       peer.sent_leave = true;
       send_word(place, Word::leave, leave_word_, sizeof(Preamble));
+    }
+    if (peer.left && !peer.sent_parted && link_->closes_alone()) {
+      peer.sent_parted = true;
+      send_word(place, Word::parted, parted_word_, sizeof(Preamble));
     }
   }
 }
 
-void Endpoint::fill_packet(Peer& peer, std::size_t place) {
-  Slot& packet = packets_[place];
+void Endpoint::fill_packet(std::size_t place, std::size_t number) {
+  Peer& peer = peers_[place];
+  Slot& packet = packets_[number];
   Outgoing& message = peer.outgoing.front();
   write(packet.bytes, Preamble{message.begun ? Kind::more : Kind::begin,
                                static_cast<std::uint32_t>(peer.unreturned)});
@@ -363,7 +320,7 @@ void Endpoint::fill_packet(Peer& peer, std::size_t place) {
   packet.under_way = true;
   message.sent += bytes;
   --peer.credits;
-  calls_.push_back({false, packet_request(place), peer.rank, packet.bytes, packet.size});
+  calls_.push_back({Call::Kind::send, number, place, {packet.bytes, packet.size}});
   if (message.sent == message.header.bytes) {
     if (--message.group->unsent == 0) changed_.notify_all();
     peer.outgoing.pop();
@@ -371,63 +328,58 @@ void Endpoint::fill_packet(Peer& peer, std::size_t place) {
 }
 
 void Endpoint::send_word(std::size_t peer, Word word, const std::byte* bytes, std::size_t size) {
-  word_under_way_[peer * kWords + static_cast<std::size_t>(word)] = true;
-  calls_.push_back({false, word_request(peer, word), peers_[peer].rank, bytes, size});
+  const std::size_t number = peer * kWords + static_cast<std::size_t>(word);
+  word_under_way_[number] = true;
+  calls_.push_back({Call::Kind::send, options_.window + number, peer, {bytes, size}});
 }
 
 void Endpoint::call(const Call& of) {
-  if (of.request == reduction_request()) {
-    check(
-        MPI_Iallreduce(MPI_IN_PLACE, reduction_.memory.get(),
-                       static_cast<int>(reduction_.bytes /
-                                        static_cast<std::size_t>(element_bytes(reduction_.dtype))),
-                       mpi_type(reduction_.dtype), MPI_SUM, communicator_, &requests_[of.request]),
-        "MPI_Iallreduce");
-  } else if (of.receives) {
-    check(MPI_Start(&requests_[of.request]), "MPI_Start");
-  } else {
-    check(MPI_Isend(of.bytes, static_cast<int>(of.size), MPI_BYTE, of.to.value, kTag, communicator_,
-                    &requests_[of.request]),
-          "MPI_Isend");
+  switch (of.kind) {
+    case Call::Kind::post:
+      return link_->post(of.peer, of.number);
+    case Call::Kind::send:
+      return link_->send(of.number, of.peer, of.packet);
+    case Call::Kind::all_reduce:
+      return link_->all_reduce(reduction_.dtype, {reduction_.memory.get(), reduction_.bytes});
   }
 }
 
 bool Endpoint::poll() {
-  int count = 0;
-  check(MPI_Testsome(static_cast<int>(requests_.size()), requests_.data(), &count,
-                     completed_.data(), statuses_.data()),
-        "MPI_Testsome");
-  if (count == MPI_UNDEFINED || count == 0) return false;
+  events_.clear();
+  link_->poll(events_);
+  if (events_.empty()) return false;
   const std::lock_guard lock(mutex_);
-  for (int i = 0; i < count; ++i) {
-    const auto at = static_cast<std::size_t>(i);
-    completed(static_cast<std::size_t>(completed_[at]), statuses_[at]);
-  }
+  for (const Event& event : events_) handle(event);
   return true;
 }
 
-void Endpoint::completed(std::size_t request, const MPI_Status& status) {
-  if (request == reduction_request()) {
-    reduction_.state = Reduction::State::done;
-    changed_.notify_all();
-  } else if (request >= packet_request(options_.window)) {
-    word_under_way_[request - packet_request(options_.window)] = false;
-  } else if (request >= packet_request(0)) {
-    packets_[request - packet_request(0)].under_way = false;
-  } else {
-    Peer& peer = peers_[request / slots_of_a_peer_];
-    int bytes = 0;
-    check(MPI_Get_count(&status, MPI_BYTE, &bytes), "MPI_Get_count");
-    Slot& done = peer.slots[request % slots_of_a_peer_];
-    done.size = static_cast<std::size_t>(bytes);
-    done.under_way = false;
-    peer.last_heard = Clock::now();
-    // MPI fills slots in the order in which they were posted, but may report them in another order.
-    while (!peer.posted.empty() && !peer.slots[peer.posted.front()].under_way) {
-      packet_came(peer, peer.posted.front());
-      peer.posted.pop();
+void Endpoint::handle(const Event& event) {
+  switch (event.kind) {
+    case Event::Kind::received: {
+      Peer& peer = peers_[event.peer];
+      peer.slots[event.slot].size = event.bytes;
+      peer.last_heard = Clock::now();
+      packet_came(peer, event.slot);
+      take_packets(peer);
+      break;
     }
-    take_packets(peer);
+    case Event::Kind::sent:
+      if (event.send < options_.window) {
+        packets_[event.send].under_way = false;
+      } else {
+        word_under_way_[event.send - options_.window] = false;
+      }
+      break;
+    case Event::Kind::reduced:
+      reduction_.state = Reduction::State::done;
+      changed_.notify_all();
+      break;
+    case Event::Kind::ended:
+      end(peers_[event.peer]);
+      break;
+    case Event::Kind::overrun:
+      fail_by(peers_[event.peer], "sent more packets than it had credits for");
+      break;
   }
 }
 
@@ -460,6 +412,9 @@ void Endpoint::packet_came(Peer& peer, std::size_t place) {
       peer.ended = false;  // an orderly end
       changed_.notify_all();
       break;
+    case Kind::parted:
+      peer.parted = true;
+      break;
     default:
       fail_by(peer, "sent a malformed packet");
   }
@@ -476,4 +431,4 @@ void Endpoint::bury(Clock::time_point now) {
   }
 }
 
-}  // namespace sparsesync::mpi
+}  // namespace sparsesync::packets

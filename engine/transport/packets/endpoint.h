@@ -1,16 +1,14 @@
-// One worker's endpoint of a network over MPI: the streams of packets between it and its peers.
+// One worker's endpoint of a network of links: the streams of packets between it and its peers.
 //
 // Messages are divided into packets, which are sent to all peers in turn. Every packet is received
 // into a slot that was posted before the packet was sent. To ensure this, a worker starts with one
 // credit for each slot that a peer keeps for it. It spends a credit on each packet. The credit
 // returns when the packet's payload has been copied to its destination. So a slow peer causes no
-// backlog in MPI or in the network, and no connection monopolizes a link.
+// backlog in the link, and no connection monopolizes it.
 //
-// Payloads are copied through the endpoint's packets on both sides. MPI never uses a caller's
+// Payloads are copied through the endpoint's packets on both sides. The link never uses a caller's
 // memory, which may be freed as soon as an error occurs.
 #pragma once
-
-#include <mpi.h>
 
 #include <condition_variable>
 #include <cstddef>
@@ -26,18 +24,15 @@
 #include <vector>
 
 #include "engine/session/queue.h"
+#include "engine/transport/packets/link.h"
 #include "sparsesync/transport.h"
 
-namespace sparsesync::mpi {
+namespace sparsesync::packets {
 
 /// Limit for the bytes of an abort's reason. Smaller packets lower the limit.
 inline constexpr std::size_t kAbortReasonBytes = 1024;
 /// Bytes of the preamble of each packet: its kind, and the credits that it returns.
 inline constexpr std::size_t kPreambleBytes = 8;
-
-/// Checks the status of an MPI call.
-/// @throws Error naming the call and MPI's reason, if it failed
-void check(int status, const char* call);
 
 /// Sizes of packets.
 struct PacketOptions {
@@ -45,18 +40,18 @@ struct PacketOptions {
   std::size_t window = 0;  // limit for packets in flight, over all peers
 };
 
-/// A worker's endpoint. One mutex guards the state shared by the worker and the MPI thread. MPI is
-/// called without the lock.
+/// A worker's endpoint. One mutex guards the state shared by the worker and the driving thread. The
+/// link is called without the lock.
 class Endpoint {
  public:
-  /// Creates the endpoint. Called by the MPI thread.
-  /// @param communicator  used by this endpoint only; returns errors
-  /// @param nodes         node of each worker, by rank
-  /// @param wake          wakes the MPI thread; called from any thread
-  Endpoint(MPI_Comm communicator, Rank rank, std::vector<int> nodes, PacketOptions options,
+  /// Creates the endpoint. Called by the driving thread.
+  /// @param link   used by this endpoint only
+  /// @param nodes  node of each worker, by rank
+  /// @param wake   wakes the driving thread; called from any thread
+  Endpoint(std::unique_ptr<Link> link, Rank rank, std::vector<int> nodes, PacketOptions options,
            std::function<void()> wake);
-  /// Frees the packets' memory after close(). Otherwise MPI may still use the memory, and it is
-  /// never freed.
+  /// Frees the packets' memory after close(). If the link may still use the memory, it is never
+  /// freed.
   ~Endpoint();
   Endpoint(const Endpoint&) = delete;
   Endpoint& operator=(const Endpoint&) = delete;
@@ -71,14 +66,15 @@ class Endpoint {
                std::span<const Receive> receives, ReceiveProvider& provider);
   std::optional<Arrival> next(GroupId id, Clock::time_point until);
   void finish(GroupId id, Clock::time_point until);
+  bool has_all_reduce() const { return link_->has_all_reduce(); }
   void all_reduce(DType dtype, std::span<std::byte> elements, Clock::time_point until);
   void abort(const std::string& reason) noexcept;
   void expect_alive(std::span<const Rank> others);
   TransportCounters counters() const;
-  /// Leaves the network. The MPI thread then notifies the peers.
+  /// Leaves the network. The driving thread then notifies the peers.
   void leave();
 
-  // ---- The MPI thread's side.
+  // ---- The driving thread's side.
 
   /// Makes progress without waiting.
   /// @return whether any progress was made
@@ -88,10 +84,10 @@ class Endpoint {
   /// Records that a worker's process has ended. The worker counts as left after its last packets
   /// have arrived.
   void process_ended(Rank worker);
-  /// Whether the worker and all its peers have left, so that no more packets arrive.
+  /// Whether the worker has left, and the link may be closed: all peers know that it left, and, if
+  /// links do not close alone, have left as well.
   bool retired() const;
-  /// Frees MPI's resources, unless a worker was lost.
-  /// @pre retired()
+  /// Closes the link.
   void close();
   /// Whether no worker has failed or was lost so far.
   bool healthy() const;
@@ -132,11 +128,11 @@ class Endpoint {
     std::byte* to = nullptr;  // null: the payload is discarded
     std::size_t received = 0;
   };
-  /// Memory for one sent or received packet.
+  /// Memory for one packet.
   struct Slot {
     std::byte* bytes = nullptr;
     std::size_t size = 0;
-    bool under_way = false;
+    bool under_way = false;  // a send uses it
   };
   /// The streams to and from one other worker.
   struct Peer {
@@ -147,16 +143,17 @@ class Endpoint {
     Queue<std::pair<Group*, std::size_t>> waiting;  // group and index of receives without a message
     Incoming incoming;
     std::vector<Slot> slots;
-    Queue<std::size_t> posted;   // slots, in the order in which MPI fills them
     Queue<std::size_t> arrived;  // slots with payloads that were not unpacked yet
     Queue<std::size_t> unposted;
     Clock::time_point last_heard;
-    bool left = false;   // no more packets arrive from it
-    bool ended = false;  // its process has ended
+    bool left = false;    // no more packets arrive from it
+    bool ended = false;   // its process has ended
+    bool parted = false;  // it knows that this worker left
     bool sent_abort = false;
     bool sent_leave = false;
+    bool sent_parted = false;
   };
-  /// A piece of an all-reduce. MPI may still use it after the worker has given up.
+  /// A piece of an all-reduce. The link may still use it after the worker has given up.
   struct Reduction {
     enum class State : std::uint8_t { none, asked, under_way, done };
     State state = State::none;
@@ -166,15 +163,15 @@ class Endpoint {
     std::size_t room = 0;  // bytes of `memory`
   };
   /// Control messages to a peer.
-  enum class Word : std::uint8_t { credit, abort, leave };
-  static constexpr std::size_t kWords = 3;
-  /// A pending MPI call.
+  enum class Word : std::uint8_t { credit, abort, leave, parted };
+  static constexpr std::size_t kWords = 4;
+  /// A pending call of the link.
   struct Call {
-    bool receives = false;  // true: starts the receive request; false: sends, or reduces
-    std::size_t request = 0;
-    Rank to;
-    const std::byte* bytes = nullptr;
-    std::size_t size = 0;
+    enum class Kind : std::uint8_t { post, send, all_reduce };
+    Kind kind = Kind::post;
+    std::size_t number = 0;  // post: slot; send: its number
+    std::size_t peer = 0;
+    std::span<const std::byte> packet;  // send
   };
 
   // The worker's side, with the lock held.
@@ -200,35 +197,27 @@ class Endpoint {
   void fail(std::exception_ptr error);
   void fail_by(const Peer& peer, const char* what);
 
-  // The MPI thread's side, with the lock held.
+  // The driving thread's side, with the lock held.
   void choose_calls();
-  void fill_packet(Peer& peer, std::size_t place);
+  void fill_packet(std::size_t place, std::size_t number);
   void send_word(std::size_t peer, Word word, const std::byte* bytes, std::size_t size);
   void packet_came(Peer& peer, std::size_t place);
-  void completed(std::size_t request, const MPI_Status& status);
+  void handle(const Event& event);
+  static void end(Peer& peer);
   void bury(Clock::time_point now);
   /// Whether this worker aborted the network.
   bool aborts() const { return aborted_ && aborter_ == rank_; }
   bool says_something() const;
   bool quiet() const;
 
-  // The MPI thread's side, without the lock.
+  // The driving thread's side, without the lock.
   void call(const Call& of);
   bool poll();
 
-  // Indices in requests_: the slots of all peers, the packets to send, the control messages to
-  // peers, and the all-reduce.
-  std::size_t slot_request(std::size_t peer, std::size_t slot) const;
-  std::size_t packet_request(std::size_t packet) const;
-  std::size_t word_request(std::size_t peer, Word word) const;
-  std::size_t reduction_request() const;
-
-  // Used by the MPI thread only.
-  MPI_Comm communicator_;
-  std::vector<MPI_Request> requests_;
+  // Used by the driving thread only.
+  const std::unique_ptr<Link> link_;
   std::vector<Call> calls_;
-  std::vector<int> completed_;
-  std::vector<MPI_Status> statuses_;
+  std::vector<Event> events_;
   bool closed_ = false;
 
   const Rank rank_;
@@ -246,6 +235,7 @@ class Endpoint {
   std::vector<bool> word_under_way_;
   std::byte* credit_words_ = nullptr;  // [peer] control messages that return credits
   std::byte* leave_word_ = nullptr;
+  std::byte* parted_word_ = nullptr;
   std::byte* abort_word_ = nullptr;
   std::byte* abort_text_ = nullptr;  // the reason in abort_word_
   std::size_t turn_ = 0;             // index of the peer that is served next
@@ -256,10 +246,10 @@ class Endpoint {
   TransportCounters counters_;
   bool withdrawn_ = false;  // the worker got an error and no longer takes part
   bool leaving_ = false;
-  std::exception_ptr failure_;  // MPI failed, or a peer violated the protocol
+  std::exception_ptr failure_;  // the link failed, or a peer violated the protocol
   bool aborted_ = false;        // a worker aborted the network
   Rank aborter_;
   std::string abort_reason_;
 };
 
-}  // namespace sparsesync::mpi
+}  // namespace sparsesync::packets
