@@ -49,7 +49,7 @@ std::vector<std::unique_ptr<Transport>> LocalWorkers::connect() {
   return ends;
 }
 
-MpiWorkers::MpiWorkers(std::chrono::milliseconds deadline, MpiChunks chunks)
+MpiWorkers::MpiWorkers(std::chrono::milliseconds deadline, Chunks chunks)
     : chunks_(chunks),
       world_({false, deadline}),
       control_(world_.join()),

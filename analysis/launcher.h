@@ -81,7 +81,7 @@ class MpiWorkers : public Workers {
  public:
   /// @param deadline  timeout of each wait for other processes
   /// @throws what MpiWorld throws
-  MpiWorkers(std::chrono::milliseconds deadline, MpiChunks chunks);
+  MpiWorkers(std::chrono::milliseconds deadline, Chunks chunks);
   int size() const override { return world_.size(); }
   std::vector<Rank> here() const override { return {world_.rank()}; }
   bool has_all_reduce() const override { return true; }
@@ -92,7 +92,7 @@ class MpiWorkers : public Workers {
   void agree(const std::string& subject, const ControlChannel::Statement& own) override;
 
  private:
-  MpiChunks chunks_;
+  Chunks chunks_;
   HostMemory memory_;
   MpiWorld world_;
   std::unique_ptr<Transport> control_;

@@ -41,7 +41,7 @@ std::unique_ptr<Workers> workers_from(const CalibrateArguments& given) {
     throw InputError(
         "--workers applies only to --transport local: remove it, mpirun -np sets the number");
   }
-  return std::make_unique<MpiWorkers>(given.deadline(), MpiChunks{});
+  return std::make_unique<MpiWorkers>(given.deadline(), Chunks{});
 }
 
 std::string table_of(const NetworkFile& network) {

@@ -239,8 +239,8 @@ Json provenance_of(const CompareArguments& given, const CompareReport& report) {
   return json;
 }
 
-MpiChunks chunks_from(const CompareArguments& given) {
-  MpiChunks chunks;
+Chunks chunks_from(const CompareArguments& given) {
+  Chunks chunks;
   if (given.chunk > 0) chunks.bytes = given.chunk;
   if (given.window > 0) chunks.window = given.window;
   return chunks;

@@ -102,16 +102,6 @@ class ProcessWatch {
   std::vector<pollfd> watched_;  // [rank]
 };
 
-packets::PacketOptions checked(MpiChunks chunks) {
-  if (chunks.bytes < 256 || chunks.bytes > (std::int64_t{1} << 30)) {
-    throw InputError(fmt::format("MPI chunks of {} bytes: use 256 bytes to 1 GiB", chunks.bytes));
-  }
-  if (chunks.window < 1 || chunks.window > 65'536) {
-    throw InputError(fmt::format("an MPI window of {} chunks: use 1 to 65536", chunks.window));
-  }
-  return {static_cast<std::size_t>(chunks.bytes), static_cast<std::size_t>(chunks.window)};
-}
-
 }  // namespace
 
 /// State shared between the MPI thread, which makes all MPI calls, and other threads. The MPI
@@ -153,8 +143,7 @@ class MpiWorld::State : public std::enable_shared_from_this<MpiWorld::State> {
   Rank rank() const { return rank_; }
   int size() const { return size_; }
 
-  std::unique_ptr<Transport> join(int members, MpiChunks chunks,
-                                  std::chrono::milliseconds deadline);
+  std::unique_ptr<Transport> join(int members, Chunks chunks, std::chrono::milliseconds deadline);
 
   std::chrono::milliseconds deadline() const { return options_.deadline; }
 
@@ -395,9 +384,9 @@ class MpiWorld::State : public std::enable_shared_from_this<MpiWorld::State> {
   bool stuck_ = false;
 };
 
-std::unique_ptr<Transport> MpiWorld::State::join(int members, MpiChunks chunks,
+std::unique_ptr<Transport> MpiWorld::State::join(int members, Chunks chunks,
                                                  std::chrono::milliseconds deadline) {
-  const packets::PacketOptions options = checked(chunks);
+  const auto options = packets::PacketOptions::of(chunks);
   SPARSESYNC_EXPECT(members, >=, 1);
   SPARSESYNC_EXPECT(members, <=, size_);
   // Shared, because the MPI thread may still run the job after this call has timed out.
@@ -439,7 +428,7 @@ int MpiWorld::size() const {
   return state_->size();
 }
 
-std::unique_ptr<Transport> MpiWorld::join(int members, MpiChunks chunks,
+std::unique_ptr<Transport> MpiWorld::join(int members, Chunks chunks,
                                           std::optional<std::chrono::milliseconds> deadline) {
   return state_->join(members, chunks, deadline.value_or(state_->deadline()));
 }

@@ -21,8 +21,7 @@ Rank MpiWorld::rank() const {
 int MpiWorld::size() const {
   return 1;
 }
-std::unique_ptr<Transport> MpiWorld::join(int, MpiChunks,
-                                          std::optional<std::chrono::milliseconds>) {
+std::unique_ptr<Transport> MpiWorld::join(int, Chunks, std::optional<std::chrono::milliseconds>) {
   return nullptr;
 }
 

@@ -30,6 +30,7 @@
 #include "sparsesync/session.h"
 #include "sparsesync/sparsifier.h"
 #include "sparsesync/transport.h"
+#include "sparsesync/transports/chunks.h"
 #include "sparsesync/transports/local.h"
 #include "sparsesync/transports/mpi.h"
 #include "sparsesync/transports/nccl.h"

@@ -117,8 +117,7 @@ class MpiProcesses {
  public:
   int rank() const { return world_.rank().value; }
 
-  std::vector<std::exception_ptr> run(int size, const WorkersUnderTest::Body& body,
-                                      MpiChunks chunks) {
+  std::vector<std::exception_ptr> run(int size, const WorkersUnderTest::Body& body, Chunks chunks) {
     Board::Content& shared = board_.content();
     board_.barrier(world_.size());
     Board::Error& own = shared.errors.at(static_cast<std::size_t>(rank()));
@@ -163,7 +162,7 @@ class MpiProcesses {
   MpiWorld world_;
 };
 
-inline WorkersUnderTest mpi_workers(const std::string& name, MpiChunks chunks = {}) {
+inline WorkersUnderTest mpi_workers(const std::string& name, Chunks chunks = {}) {
   return {name,
           [chunks](int size, const WorkersUnderTest::Body& body) {
             return MpiProcesses::get().run(size, body, chunks);

@@ -56,6 +56,16 @@ void give_away(std::unique_ptr<std::byte[]>& memory) {
 
 }  // namespace
 
+PacketOptions PacketOptions::of(const Chunks& chunks) {
+  if (chunks.bytes < 256 || chunks.bytes > (std::int64_t{1} << 30)) {
+    throw InputError(fmt::format("chunks of {} bytes: use 256 bytes to 1 GiB", chunks.bytes));
+  }
+  if (chunks.window < 1 || chunks.window > 65'536) {
+    throw InputError(fmt::format("a window of {} chunks: use 1 to 65536", chunks.window));
+  }
+  return {static_cast<std::size_t>(chunks.bytes), static_cast<std::size_t>(chunks.window)};
+}
+
 Endpoint::Endpoint(std::unique_ptr<Link> link, Rank rank, std::vector<int> nodes,
                    PacketOptions options, std::function<void()> wake)
     : link_(std::move(link)),

@@ -26,6 +26,7 @@
 #include "engine/session/queue.h"
 #include "engine/transport/packets/link.h"
 #include "sparsesync/transport.h"
+#include "sparsesync/transports/chunks.h"
 
 namespace sparsesync::packets {
 
@@ -36,6 +37,10 @@ inline constexpr std::size_t kPreambleBytes = 8;
 
 /// Sizes of packets.
 struct PacketOptions {
+  /// Checks and converts the options of a transport.
+  /// @throws InputError if they are out of range
+  static PacketOptions of(const Chunks& chunks);
+
   std::size_t bytes = 0;   // limit for a packet
   std::size_t window = 0;  // limit for packets in flight, over all peers
 };

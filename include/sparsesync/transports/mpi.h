@@ -2,27 +2,13 @@
 #pragma once
 
 #include <chrono>
-#include <cstdint>
 #include <memory>
 #include <optional>
 
 #include "sparsesync/transport.h"
+#include "sparsesync/transports/chunks.h"
 
 namespace sparsesync {
-
-/// Configures how messages are divided into chunks.
-struct MpiChunks {
-  /// Largest chunk in bytes. A worker sends chunks to its peers in turn.
-  std::int64_t bytes = 16 * 1024;
-  /// Largest number of unacknowledged chunks of a worker, over all peers. Each peer gets its share,
-  /// and at least two.
-  ///
-  /// A window beyond rate × round trip only lengthens queues and delays the peers'
-  /// acknowledgements. A smaller window leaves the link idle. The default, 224 KiB, fills 25 Gbit/s
-  /// at a round trip of 73 µs, and limits what sockets buffer. If the link is faster than the
-  /// processor, windows of 28 to 56 are faster.
-  int window = 14;
-};
 
 /// Configures how the library shares MPI with the program, and its timeouts.
 struct MpiOptions {
@@ -81,14 +67,14 @@ class MpiWorld {
   /// @param chunks  the same on all workers
   /// @throws InputError if `chunks` is out of range
   /// @throws DeadlineError if a process does not arrive in time
-  std::unique_ptr<Transport> join(MpiChunks chunks = {}) { return join(size(), chunks); }
+  std::unique_ptr<Transport> join(Chunks chunks = {}) { return join(size(), chunks); }
   /// Creates a network of the first `members` processes. The other processes call it, too.
   /// @param members   number of workers, from 1 to size()
   /// @param chunks    the same on all workers
   /// @param deadline  timeout of the wait for the other processes; nothing: MpiOptions::deadline
   /// @return the endpoint; null on processes that are not members
   /// @throws Error the errors of the other join()
-  std::unique_ptr<Transport> join(int members, MpiChunks chunks,
+  std::unique_ptr<Transport> join(int members, Chunks chunks,
                                   std::optional<std::chrono::milliseconds> deadline = {});
 
  private:
