@@ -1,6 +1,6 @@
 # Declares every tests/FOLDER/[SUBJECT/]NAME_test.cpp (GoogleTest) and NAME_test.py (pytest) as FOLDER.NAME, with the label
 # FOLDER. A comment in the test sets options: `// ctest: DEVICES RACES`, `# ctest: SLOW every_dtype`.
-#   NEEDS X...      declared only where the build has MPI, ANALYSIS, PYTHON, CUDA (real or emulated) or EMULATED_CUDA
+#   NEEDS X...      declared only where the build has MPI, UCX, ANALYSIS, PYTHON, CUDA (real or emulated) or EMULATED_CUDA
 #   LABELS ...      further labels
 #   PROCESSORS n    ctest reserves n processors, because the test starts processes
 #   COST seconds    approximate duration; ctest starts the longest tests first (default: 100 if SLOW, otherwise the time of the
@@ -48,6 +48,7 @@ endfunction()
 
 # Set needs_X for each X after NEEDS.
 set(needs_MPI ${SPARSESYNC_MPI})
+set(needs_UCX ${SPARSESYNC_UCX})
 set(needs_ANALYSIS ${SPARSESYNC_ANALYSIS})
 set(needs_PYTHON ${SPARSESYNC_PYTHON})
 set(needs_CUDA ${SPARSESYNC_CUDA})
