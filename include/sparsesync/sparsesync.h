@@ -24,6 +24,7 @@
 #include "sparsesync/network.h"
 #include "sparsesync/network_file.h"
 #include "sparsesync/rank.h"
+#include "sparsesync/rendezvous.h"
 #include "sparsesync/result.h"
 #include "sparsesync/schedule.h"
 #include "sparsesync/schemes.h"

@@ -11,6 +11,7 @@ WAITS = re.compile(
     r"(?:\.|->)(?:wait|wait_for|wait_until|join)\("
     r"|\bsleep_(?:for|until)\("
     r"|\.pause\(\)"
+    r"|::poll\("
     r"|\bMPI_(?:Init_thread|Finalize|Wait\w*|Barrier|Allgather|Allreduce|Bcast|Recv|Send|Comm_dup|Comm_split\w*)\("
     r"|\bcuda(?:Stream|Event|Device)Synchronize\("
 )
@@ -86,6 +87,7 @@ LIMITS = {
         "network_->wait(call, until)": "kUntilAnnouncedIsTaken after an error, otherwise the deadline of the step",
         "network_->wait(reason_calls_[from.index()], until)": OF_CALLER,
     },
+    "engine/transport/rendezvous.cpp": {"::poll(polled.data(), polled.size(), wait)": "the deadline of the caller, kAnswer or kFarewell"},
     "engine/transport/worker_threads.cpp": {
         "sleep_for(std::chrono::milliseconds(20))": "20 ms",
         "thread.join()": "workers, whose sessions have deadlines",

@@ -1,0 +1,843 @@
+#include "sparsesync/rendezvous.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <charconv>
+#include <cstring>
+#include <deque>
+#include <exception>
+#include <optional>
+#include <span>
+#include <string_view>
+#include <system_error>
+#include <utility>
+
+#include "engine/support/log.h"
+#include "kernels/base/printable.h"
+
+namespace sparsesync {
+namespace {
+
+using std::chrono::milliseconds;
+
+constexpr int kMostWorkers = 65536;
+/// Most connections that have not identified themselves. The oldest is closed for another one.
+constexpr std::size_t kMostStrangers = 128;
+/// Connections that are accepted before known workers are served again.
+constexpr int kAcceptedAtOnce = 64;
+/// Refused connections that are logged one by one.
+constexpr int kLoggedRefusals = 5;
+constexpr std::size_t kLongestHello = 64;
+constexpr std::size_t kChunkBytes = 65536;
+/// How long a worker waits for an address that does not answer before it tries the next.
+constexpr milliseconds kConnecting{5000};
+constexpr milliseconds kBetweenAttempts{50};
+/// How long a worker waits at its deadline for worker 0 to name the missing workers.
+constexpr milliseconds kAnswer{500};
+/// How long worker 0 sends the reason of a failure.
+constexpr milliseconds kFarewell{500};
+
+/// Purpose of a message. From `lost` on, the text is the message of an error that the receiver
+/// throws.
+enum class Kind : std::uint16_t {
+  hello,    // first message of a worker: its size and the version of sparsesync
+  welcome,  // worker 0 accepts the hello
+  ready,    // all workers are connected
+  text,     // text of worker `rank`
+  overdue,  // a worker at its deadline asks for the missing workers
+  lost,     // PeerLostError of worker `rank`
+  deadline,
+  input,
+  protocol,
+  failed,
+};
+
+/// Precedes each text on the wire, in little-endian byte order.
+struct MessageHeader {
+  static constexpr std::uint32_t kMagic = 0x7652'7053;  // "SpRv"
+  static constexpr std::uint16_t kProtocol = 1;
+
+  std::uint32_t magic = kMagic;
+  std::uint16_t protocol = kProtocol;
+  Kind kind{};
+  std::int32_t rank = 0;
+  std::uint32_t bytes = 0;
+};
+static_assert(sizeof(MessageHeader) == 16);
+
+struct Message {
+  Kind kind{};
+  Rank rank;
+  std::string text;
+};
+
+/// Returns a message as it is sent.
+std::string encoded(Kind kind, Rank rank, std::string_view text) {
+  const MessageHeader header{
+      .kind = kind, .rank = rank.value, .bytes = static_cast<std::uint32_t>(text.size())};
+  std::string bytes(sizeof(header), '\0');
+  std::memcpy(bytes.data(), &header, sizeof(header));
+  return bytes.append(text);
+}
+
+/// Throws the error that worker 0 sent.
+[[noreturn]] void throw_received(const Message& message) {
+  const std::string text = printable(message.text, {.longest = 2000});
+  if (message.kind == Kind::lost) throw PeerLostError(message.rank, text);
+  if (message.kind == Kind::deadline) throw DeadlineError(text);
+  if (message.kind == Kind::input) throw InputError(text);
+  if (message.kind == Kind::protocol) throw ProtocolError(text);
+  throw Error(text);
+}
+
+/// Returns the kind of the message that announces an error.
+Kind kind_of(const std::exception& error) {
+  if (dynamic_cast<const PeerLostError*>(&error) != nullptr) return Kind::lost;
+  if (dynamic_cast<const DeadlineError*>(&error) != nullptr) return Kind::deadline;
+  if (dynamic_cast<const InputError*>(&error) != nullptr) return Kind::input;
+  if (dynamic_cast<const ProtocolError*>(&error) != nullptr) return Kind::protocol;
+  return Kind::failed;
+}
+
+std::string text_of(int error) {
+  return std::system_category().message(error);
+}
+
+/// Whether a call on a non-blocking socket should be repeated after poll().
+bool would_block() {
+  return errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR;
+}
+
+/// Waits for events until the deadline, or shorter.
+void poll_until(std::span<pollfd> polled, Clock::time_point until) {
+  constexpr milliseconds kLongestWait{60'000};
+  const auto left = std::chrono::ceil<milliseconds>(until - Clock::now());
+  const auto wait = static_cast<int>(std::clamp(left, milliseconds(0), kLongestWait).count());
+  if (::poll(polled.data(), polled.size(), wait) >= 0) return;
+  if (errno != EINTR) throw Error(fmt::format("poll() failed: {}", text_of(errno)));
+  for (pollfd& each : polled) each.revents = 0;
+}
+
+// ---- Sockets.
+
+/// Owns a descriptor. -1: none.
+class Socket {
+ public:
+  Socket() = default;
+  explicit Socket(int descriptor) : descriptor_(descriptor) {}
+  Socket(Socket&& other) noexcept : descriptor_(std::exchange(other.descriptor_, -1)) {}
+  Socket& operator=(Socket&& other) noexcept {
+    std::swap(descriptor_, other.descriptor_);
+    other.close();
+    return *this;
+  }
+  ~Socket() { close(); }
+
+  int descriptor() const { return descriptor_; }
+  void close() {
+    if (descriptor_ >= 0) ::close(std::exchange(descriptor_, -1));
+  }
+
+ private:
+  int descriptor_ = -1;
+};
+
+using Addresses = std::unique_ptr<addrinfo, decltype(&freeaddrinfo)>;
+
+/// Host and port of a rendezvous.
+struct Address {
+  std::string host;
+  std::string port;
+};
+
+/// Splits HOST:PORT or [IPV6]:PORT.
+/// @throws InputError
+Address parse(const std::string& text) {
+  const std::size_t colon = text.rfind(':');
+  if (colon != std::string::npos) {
+    Address address{text.substr(0, colon), text.substr(colon + 1)};
+    std::string& host = address.host;
+    const bool is_bracketed = host.starts_with('[') && host.ends_with(']');
+    if (is_bracketed) host = host.substr(1, host.size() - 2);
+    std::uint16_t port = 0;
+    const char* const end = address.port.data() + address.port.size();
+    const auto [stop, error] = std::from_chars(address.port.data(), end, port);
+    const bool is_host = !host.empty() && host.find_first_of("[]\0", 0, 3) == std::string::npos &&
+                         (host.find(':') != std::string::npos) == is_bracketed;
+    if (is_host && error == std::errc() && stop == end && port != 0) return address;
+  }
+  throw InputError(fmt::format(
+      "{} is not an address: write HOST:PORT or [IPV6]:PORT, for example 10.0.0.1:29500",
+      in_quotes(text)));
+}
+
+/// Returns the addresses of a host; null with a description in `obstacle` if there are none.
+Addresses resolve(const Address& address, std::string& obstacle) {
+  addrinfo hints{};
+  hints.ai_socktype = SOCK_STREAM;
+  hints.ai_flags = AI_NUMERICSERV;
+  addrinfo* found = nullptr;
+  const int error = getaddrinfo(address.host.c_str(), address.port.c_str(), &hints, &found);
+  if (error != 0) {
+    obstacle = fmt::format("{} cannot be resolved: {}", in_quotes(address.host),
+                           error == EAI_SYSTEM ? text_of(errno) : gai_strerror(error));
+    found = nullptr;
+  }
+  return {found, &freeaddrinfo};
+}
+
+/// Sends small messages at once.
+void disable_delay(const Socket& socket) {
+  const int on = 1;
+  setsockopt(socket.descriptor(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
+}
+
+/// Returns a new non-blocking socket, or none.
+Socket open_socket(const addrinfo& address) {
+  Socket socket(::socket(address.ai_family, address.ai_socktype | SOCK_NONBLOCK | SOCK_CLOEXEC,
+                         address.ai_protocol));
+  const int on = 1;
+  setsockopt(socket.descriptor(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
+  return socket;
+}
+
+/// Returns a listening socket.
+/// @throws Error
+Socket listen_at(const std::string& text, const Address& address) {
+  std::string obstacle;
+  const Addresses addresses = resolve(address, obstacle);
+  for (const addrinfo* each = addresses.get(); each != nullptr; each = each->ai_next) {
+    Socket socket = open_socket(*each);
+    if (socket.descriptor() >= 0 &&
+        ::bind(socket.descriptor(), each->ai_addr, each->ai_addrlen) == 0 &&
+        ::listen(socket.descriptor(), SOMAXCONN) == 0) {
+      return socket;
+    }
+    if (errno == EADDRINUSE) {
+      throw Error(
+          fmt::format("worker 0 cannot listen at {}: the port is taken: stop the program that uses "
+                      "it, or choose another port for all workers",
+                      text));
+    }
+    obstacle = text_of(errno);
+  }
+  throw Error(fmt::format(
+      "worker 0 cannot listen at {}: {}: choose an address of the machine that runs worker 0", text,
+      obstacle));
+}
+
+/// Whether both ends are the same socket. TCP allows it if the port of the client happens to be the
+/// port that it connects to.
+bool is_connected_to_itself(const Socket& socket) {
+  sockaddr_storage own{};
+  sockaddr_storage other{};
+  socklen_t own_bytes = sizeof(own);
+  socklen_t other_bytes = sizeof(other);
+  getsockname(socket.descriptor(), reinterpret_cast<sockaddr*>(&own), &own_bytes);
+  getpeername(socket.descriptor(), reinterpret_cast<sockaddr*>(&other), &other_bytes);
+  return own_bytes == other_bytes && std::memcmp(&own, &other, own_bytes) == 0;
+}
+
+/// Returns a connected socket; none with a description in `obstacle` if nothing listens.
+Socket connect_to(const Address& address, Clock::time_point until, std::string& obstacle) {
+  const Addresses addresses = resolve(address, obstacle);
+  for (const addrinfo* each = addresses.get(); each != nullptr; each = each->ai_next) {
+    Socket socket = open_socket(*each);
+    int error = 0;
+    if (socket.descriptor() < 0 ||
+        ::connect(socket.descriptor(), each->ai_addr, each->ai_addrlen) != 0) {
+      error = errno;
+    }
+    if (error == EINPROGRESS) {
+      const Clock::time_point attempt = std::min(until, Clock::now() + kConnecting);
+      pollfd polled{socket.descriptor(), POLLOUT, 0};
+      do poll_until({&polled, 1}, attempt);
+      while (polled.revents == 0 && Clock::now() < attempt);
+      error = ETIMEDOUT;
+      socklen_t bytes = sizeof(error);
+      if (polled.revents != 0) {
+        getsockopt(socket.descriptor(), SOL_SOCKET, SO_ERROR, &error, &bytes);
+      }
+    }
+    if (error == 0 && !is_connected_to_itself(socket)) {
+      disable_delay(socket);
+      return socket;
+    }
+    obstacle = text_of(error == 0 ? ECONNREFUSED : error);
+  }
+  return {};
+}
+
+/// Returns the numeric address and port of a socket's other side.
+std::string name_of(const sockaddr_storage& address, socklen_t bytes) {
+  std::array<char, NI_MAXHOST> host{};
+  std::array<char, NI_MAXSERV> port{};
+  getnameinfo(reinterpret_cast<const sockaddr*>(&address), bytes, host.data(), host.size(),
+              port.data(), port.size(), NI_NUMERICHOST | NI_NUMERICSERV);
+  return fmt::format("{} port {}", host.data(), port.data());
+}
+
+/// Messages over a non-blocking socket.
+class Connection {
+ public:
+  Connection() = default;
+  explicit Connection(Socket socket) : socket_(std::move(socket)) {}
+
+  int descriptor() const { return socket_.descriptor(); }
+  bool is_open() const { return descriptor() >= 0; }
+  bool has_output() const { return !output_.empty(); }
+  /// Returns the events to wait for.
+  pollfd polled() const {
+    return {socket_.descriptor(), static_cast<short>(POLLIN | (has_output() ? POLLOUT : 0)), 0};
+  }
+
+  /// Reads bytes that have arrived.
+  /// @return false if the other side has left; its last messages can still be popped
+  bool read() {
+    std::array<char, kChunkBytes> chunk;  // NOLINT(*-member-init): recv() fills it
+    const ssize_t bytes = ::recv(socket_.descriptor(), chunk.data(), chunk.size(), 0);
+    if (bytes < 0) return would_block();
+    input_.append(chunk.data(), static_cast<std::size_t>(bytes));
+    return bytes > 0;
+  }
+
+  /// Returns the next message if all of it has arrived.
+  /// @param sender   the other side, for errors
+  /// @param longest  most bytes of the text
+  /// @throws ProtocolError
+  std::optional<Message> pop(std::string_view sender, std::size_t longest) {
+    MessageHeader header;
+    const std::size_t begin = std::min(input_.size(), sizeof(header.magic));
+    if (std::memcmp(input_.data(), &header.magic, begin) != 0) {
+      throw ProtocolError(
+          fmt::format("{} does not speak the protocol of a sparsesync rendezvous", sender));
+    }
+    if (input_.size() < sizeof(header)) return std::nullopt;
+    std::memcpy(&header, input_.data(), sizeof(header));
+    if (header.protocol != MessageHeader::kProtocol) {
+      throw ProtocolError(
+          fmt::format("{} speaks version {} of the rendezvous protocol instead of version {}: "
+                      "install the same version of sparsesync for all workers",
+                      sender, header.protocol, MessageHeader::kProtocol));
+    }
+    if (header.bytes > longest) {
+      throw ProtocolError(fmt::format("{} announced a message of {} bytes: at most {} are allowed",
+                                      sender, header.bytes, longest));
+    }
+    if (input_.size() - sizeof(header) < header.bytes) return std::nullopt;
+    Message message{header.kind, Rank{header.rank}, input_.substr(sizeof(header), header.bytes)};
+    input_.erase(0, sizeof(header) + header.bytes);
+    return message;
+  }
+
+  /// Adds bytes to the output, which flush() sends.
+  void push(std::shared_ptr<const std::string> bytes) { output_.push_back(std::move(bytes)); }
+  void push(Kind kind, Rank rank, std::string_view text) {
+    push(std::make_shared<const std::string>(encoded(kind, rank, text)));
+  }
+
+  /// Sends output that fits into the socket. Discards the output if the other side has left.
+  void flush() {
+    while (has_output()) {
+      const std::string& first = *output_.front();
+      const ssize_t bytes =
+          ::send(descriptor(), first.data() + sent_, first.size() - sent_, MSG_NOSIGNAL);
+      if (bytes < 0 && would_block()) return;
+      sent_ = bytes < 0 ? 0 : sent_ + static_cast<std::size_t>(bytes);
+      if (bytes < 0) return output_.clear();
+      if (sent_ < first.size()) continue;
+      output_.pop_front();
+      sent_ = 0;
+    }
+  }
+
+ private:
+  Socket socket_;
+  std::string input_;
+  std::deque<std::shared_ptr<const std::string>> output_;
+  std::size_t sent_ = 0;  // bytes of the first output
+};
+
+// ---- Texts.
+
+/// Returns "worker 1", or "workers 1, 2 and 9 more".
+std::string names_of(const std::vector<int>& workers) {
+  constexpr std::size_t kNamed = 16;
+  const std::size_t named = std::min(kNamed, workers.size());
+  const auto end = workers.begin() + static_cast<std::ptrdiff_t>(named);
+  std::string names = fmt::format("worker{} {}", workers.size() == 1 ? "" : "s",
+                                  fmt::join(workers.begin(), end, ", "));
+  if (named < workers.size()) names += fmt::format(" and {} more", workers.size() - named);
+  return names;
+}
+
+/// Arguments of meet_at().
+struct Place {
+  std::string text;
+  Address address;
+  Rank rank;
+  int size = 1;
+
+  /// Returns the message of a DeadlineError.
+  /// @param detail  facts about the wait, or empty
+  std::string deadline_text(Rank waiting, const std::vector<int>& missing,
+                            const std::string& detail) const {
+    const std::string names = names_of(missing);
+    return fmt::format(
+        "worker {} waited at {} for {} until the deadline{}: check that {} {} and {} this address, "
+        "or set a longer deadline",
+        waiting.value, text, names, detail.empty() ? "" : fmt::format(" ({})", detail), names,
+        missing.size() == 1 ? "runs" : "run", missing.size() == 1 ? "uses" : "use");
+  }
+  /// @throws PeerLostError
+  [[noreturn]] void throw_lost(Rank peer) const {
+    throw PeerLostError(
+        peer, fmt::format("worker {} left the rendezvous at {}: see its error for the cause",
+                          peer.value, text));
+  }
+};
+
+/// Verifies the length of a text.
+/// @throws InputError
+void check_length(const std::string& text) {
+  if (text.size() <= kLongestText) return;
+  throw InputError(
+      fmt::format("a text of {} bytes is too long for a rendezvous: at most {} are allowed",
+                  text.size(), kLongestText));
+}
+
+/// Base class of both implementations. An error ends the rendezvous.
+class Meeting : public Rendezvous {
+ public:
+  explicit Meeting(Place place) : place_(std::move(place)) {}
+
+  Rank rank() const override { return place_.rank; }
+  int size() const override { return place_.size; }
+
+  std::vector<std::string> all_gather(const std::string& own, Clock::time_point until) override {
+    check_length(own);
+    return ending_on_error([&] { return gather(own, until); });
+  }
+
+  /// Connects the workers.
+  void meet(Clock::time_point until) {
+    ending_on_error([&] { connect(until); });
+  }
+
+ protected:
+  virtual void connect(Clock::time_point until) = 0;
+  virtual std::vector<std::string> gather(const std::string& own, Clock::time_point until) = 0;
+  /// Closes all connections.
+  virtual void end(const std::exception& error) = 0;
+
+  const Place& place() const { return place_; }
+
+ private:
+  template <typename Body>
+  auto ending_on_error(const Body& body) -> decltype(body()) {
+    if (error_) std::rethrow_exception(error_);
+    try {
+      return body();
+    } catch (const std::exception& error) {
+      error_ = std::current_exception();
+      end(error);
+      throw;
+    }
+  }
+
+  Place place_;
+  std::exception_ptr error_;
+};
+
+// ---- Worker 0.
+
+/// Worker 0's side.
+class Host : public Meeting {
+ public:
+  explicit Host(Place place)
+      : Meeting(std::move(place)), members_(static_cast<std::size_t>(size())) {}
+
+ protected:
+  void connect(Clock::time_point until) override {
+    if (size() == 1) return;
+    listener_ = listen_at(place().text, place().address);
+    await_members(until);
+    close_listener();
+    send_to_all(std::make_shared<const std::string>(encoded(Kind::ready, {}, "")), until);
+  }
+
+  std::vector<std::string> gather(const std::string& own, Clock::time_point until) override {
+    members_[0].text = own;
+    await_members(until);
+    std::string all;
+    std::vector<std::string> texts;
+    for (const Rank each : Ranks(size())) {
+      texts.push_back(*std::exchange(members_[each.index()].text, std::nullopt));
+      all += encoded(Kind::text, each, texts.back());
+    }
+    send_to_all(std::make_shared<const std::string>(std::move(all)), until);
+    return texts;
+  }
+
+  void end(const std::exception& error) override {
+    const auto* const lost = dynamic_cast<const PeerLostError*>(&error);
+    const Rank peer = lost == nullptr ? Rank{} : lost->peer();
+    for (Member& member : members_) {
+      if (member.connection.is_open()) member.connection.push(kind_of(error), peer, error.what());
+    }
+    flush_until(Clock::now() + kFarewell);
+    for (Member& member : members_) member.connection = {};
+    close_listener();
+  }
+
+ private:
+  /// A worker. Worker 0 has no connection.
+  struct Member {
+    Connection connection;
+    std::optional<std::string> text;  // of the current gather
+  };
+  /// A connection without a hello.
+  struct Stranger {
+    Connection connection;
+    std::string name;
+  };
+
+  /// Returns the workers that are waited for: for their connections while worker 0 listens, and for
+  /// their texts afterwards.
+  std::vector<int> missing() const {
+    const bool is_meeting = listener_.descriptor() >= 0;
+    std::vector<int> workers;
+    for (std::size_t i = 1; i < members_.size(); ++i) {
+      const Member& member = members_[i];
+      const bool has_arrived = is_meeting ? member.connection.is_open() : member.text.has_value();
+      if (!has_arrived) workers.push_back(static_cast<int>(i));
+    }
+    return workers;
+  }
+
+  /// Serves all connections until no worker is missing.
+  void await_members(Clock::time_point until) {
+    bool is_over = false;
+    for (std::vector<int> awaited = missing(); !awaited.empty(); awaited = missing()) {
+      // Events may never end, so the deadline is checked after each round.
+      if (is_over) throw DeadlineError(deadline_text(rank(), awaited));
+      is_over = Clock::now() >= until;
+      std::vector<pollfd> polled{{listener_.descriptor(), POLLIN, 0}};
+      for (std::size_t i = 1; i < members_.size(); ++i) {
+        polled.push_back(members_[i].connection.polled());
+      }
+      for (const Stranger& each : strangers_) polled.push_back(each.connection.polled());
+      poll_until(polled, until);
+      for (std::size_t i = 1; i < members_.size(); ++i) {
+        if (polled[i].revents != 0) serve(Rank{static_cast<int>(i)});
+      }
+      std::vector<Stranger> unknown;
+      for (std::size_t i = 0; i < strangers_.size(); ++i) {
+        Stranger& stranger = strangers_[i];
+        if (polled[members_.size() + i].revents == 0 || remains_stranger(stranger)) {
+          unknown.push_back(std::move(stranger));
+        }
+      }
+      strangers_ = std::move(unknown);
+      if (polled[0].revents != 0) accept_strangers();
+    }
+  }
+
+  std::string deadline_text(Rank waiting, const std::vector<int>& awaited) const {
+    std::string detail;
+    if (refused_ > 0 && listener_.descriptor() >= 0) {
+      detail = fmt::format("{} connection{} refused, the last because {}", refused_,
+                           refused_ == 1 ? " was" : "s were", last_refusal_);
+    }
+    return place().deadline_text(waiting, awaited, detail);
+  }
+
+  /// Handles input and output of a worker.
+  void serve(Rank worker) {
+    Member& member = members_[worker.index()];
+    member.connection.flush();
+    const bool is_connected = member.connection.read();
+    const std::string name = fmt::format("worker {}", worker.value);
+    while (std::optional<Message> message = member.connection.pop(name, kLongestText)) {
+      if (message->kind == Kind::text && !member.text) {
+        member.text = std::move(message->text);
+      } else if (message->kind != Kind::overdue) {
+        throw ProtocolError(fmt::format("{} sent an unexpected message to the rendezvous at {}",
+                                        name, place().text));
+      } else if (const std::vector<int> awaited = missing();
+                 !awaited.empty() && !member.connection.has_output()) {
+        member.connection.push(Kind::deadline, {}, deadline_text(worker, awaited));
+        member.connection.flush();
+      }
+    }
+    if (!is_connected) place().throw_lost(worker);
+  }
+
+  /// Sends bytes to all other workers.
+  /// @throws DeadlineError naming workers that did not receive them
+  void send_to_all(const std::shared_ptr<const std::string>& bytes, Clock::time_point until) {
+    for (std::size_t i = 1; i < members_.size(); ++i) members_[i].connection.push(bytes);
+    const std::vector<int> unsent = flush_until(until);
+    if (!unsent.empty()) throw DeadlineError(deadline_text(rank(), unsent));
+  }
+
+  /// Sends all output. Skips workers that left: the next gather reports them.
+  /// @return workers whose output is not sent at the deadline
+  std::vector<int> flush_until(Clock::time_point until) {
+    for (bool is_over = false;;) {
+      std::vector<pollfd> polled;
+      std::vector<int> unsent;
+      for (std::size_t i = 1; i < members_.size(); ++i) {
+        Connection& connection = members_[i].connection;
+        if (connection.has_output()) connection.flush();
+        if (!connection.has_output()) continue;
+        polled.push_back({connection.descriptor(), POLLOUT, 0});
+        unsent.push_back(static_cast<int>(i));
+      }
+      if (unsent.empty() || is_over) return unsent;
+      is_over = Clock::now() >= until;
+      poll_until(polled, until);
+    }
+  }
+
+  // Connections that have not identified themselves.
+
+  void accept_strangers() {
+    for (int i = 0; i < kAcceptedAtOnce; ++i) {
+      sockaddr_storage from{};
+      socklen_t bytes = sizeof(from);
+      Socket socket(::accept4(listener_.descriptor(), reinterpret_cast<sockaddr*>(&from), &bytes,
+                              SOCK_NONBLOCK | SOCK_CLOEXEC));
+      const bool is_exhausted = socket.descriptor() < 0 && (errno == EMFILE || errno == ENFILE ||
+                                                            errno == ENOBUFS || errno == ENOMEM);
+      if (is_exhausted && strangers_.empty()) {
+        throw Error(
+            fmt::format("worker 0 cannot accept connections at {}: {}: raise the limit of "
+                        "open files (ulimit -n)",
+                        place().text, text_of(errno)));
+      }
+      if (is_exhausted || strangers_.size() == kMostStrangers) {
+        note_refusal(strangers_.front(), "it did not identify itself");
+        strangers_.erase(strangers_.begin());
+      }
+      if (socket.descriptor() < 0) return;
+      disable_delay(socket);
+      strangers_.push_back({Connection(std::move(socket)), name_of(from, bytes)});
+    }
+  }
+
+  /// Reads a hello. Then the connection is a worker's, or it is refused.
+  /// @return whether the hello is incomplete
+  bool remains_stranger(Stranger& stranger) {
+    Connection& connection = stranger.connection;
+    const bool is_connected = connection.read();
+    std::optional<Message> hello;
+    try {
+      hello = connection.pop("it", kLongestHello);
+      if (hello) check_hello(*hello);
+    } catch (const Error& error) {
+      note_refusal(stranger, error.what());
+      connection.push(
+          kind_of(error), {},
+          fmt::format("the rendezvous at {} refused this worker: {}", place().text, error.what()));
+      connection.flush();
+      return false;
+    }
+    if (!hello) {
+      if (!is_connected) note_refusal(stranger, "it disconnected before it identified itself");
+      return is_connected;
+    }
+    Member& member = members_[hello->rank.index()];
+    member.connection = std::move(connection);
+    member.connection.push(Kind::welcome, {}, "");
+    serve(hello->rank);
+    return false;
+  }
+
+  /// Verifies that a hello is that of a missing worker.
+  /// @throws ProtocolError
+  /// @throws InputError
+  void check_hello(const Message& hello) const {
+    std::int32_t others_size = 0;
+    if (hello.kind != Kind::hello || hello.text.size() < sizeof(others_size)) {
+      throw ProtocolError("it sent a malformed hello");
+    }
+    std::memcpy(&others_size, hello.text.data(), sizeof(others_size));
+    const std::string_view version = std::string_view(hello.text).substr(sizeof(others_size));
+    const int worker = hello.rank.value;
+    if (version != SPARSESYNC_VERSION) {
+      throw ProtocolError(
+          fmt::format("worker {} runs sparsesync {}, but worker 0 runs {}: install the same "
+                      "version for all workers",
+                      worker, shortened(version), SPARSESYNC_VERSION));
+    }
+    if (others_size != size()) {
+      throw InputError(
+          fmt::format("worker {} is one of {} workers, but worker 0 is one of {}: start all "
+                      "workers with the same size",
+                      worker, others_size, size()));
+    }
+    if (worker < 0 || worker >= size()) {
+      throw InputError(fmt::format("rank {} is not in [0, {})", worker, size()));
+    }
+    if (worker == 0 || members_[hello.rank.index()].connection.is_open()) {
+      throw InputError(
+          fmt::format("rank {} is taken: start each worker with a different rank", worker));
+    }
+  }
+
+  void note_refusal(const Stranger& stranger, const std::string& reason) {
+    last_refusal_ = reason;
+    if (++refused_ > kLoggedRefusals) return;
+    log(LogLevel::warning, fmt::format("the rendezvous at {} refused a connection from {}: {}",
+                                       place().text, stranger.name, reason));
+  }
+
+  /// Refuses the remaining strangers, and frees the port.
+  void close_listener() {
+    if (listener_.descriptor() < 0) return;
+    for (const Stranger& each : strangers_) {
+      if (each.connection.is_open()) note_refusal(each, "it did not identify itself");
+    }
+    strangers_.clear();
+    listener_.close();
+    if (refused_ <= kLoggedRefusals) return;
+    log(LogLevel::warning, fmt::format("the rendezvous at {} refused {} connections in total",
+                                       place().text, refused_));
+  }
+
+  Socket listener_;  // open while workers connect
+  std::vector<Member> members_;
+  std::vector<Stranger> strangers_;  // the oldest first
+  int refused_ = 0;
+  std::string last_refusal_;
+};
+
+// ---- Other workers.
+
+/// The side of a worker other than worker 0.
+class Guest : public Meeting {
+ public:
+  using Meeting::Meeting;
+
+ protected:
+  void connect(Clock::time_point until) override {
+    std::string obstacle;
+    while (!is_welcome(until, obstacle)) {
+      if (Clock::now() >= until) {
+        throw DeadlineError(place().deadline_text(rank(), {0}, obstacle));
+      }
+      poll_until({}, std::min(until, Clock::now() + kBetweenAttempts));
+    }
+    receive(Kind::ready, until);
+  }
+
+  std::vector<std::string> gather(const std::string& own, Clock::time_point until) override {
+    answer_until_.reset();
+    connection_.push(Kind::text, rank(), own);
+    std::vector<std::string> texts;
+    for (const Rank each : Ranks(size())) {
+      Message message = receive(Kind::text, until);
+      if (message.rank != each) throw_unexpected();
+      texts.push_back(std::move(message.text));
+    }
+    return texts;
+  }
+
+  void end(const std::exception& /*error*/) override { connection_ = {}; }
+
+ private:
+  /// Tries to connect once. Worker 0 may end a connection before it has read the hello.
+  bool is_welcome(Clock::time_point until, std::string& obstacle) {
+    Socket socket = connect_to(place().address, until, obstacle);
+    if (socket.descriptor() < 0) return false;
+    const std::int32_t size = place().size;
+    std::string hello(sizeof(size), '\0');
+    std::memcpy(hello.data(), &size, sizeof(size));
+    connection_ = Connection(std::move(socket));
+    connection_.push(Kind::hello, rank(), hello + SPARSESYNC_VERSION);
+    try {
+      receive(Kind::welcome, until);
+      return true;
+    } catch (const PeerLostError&) {
+      obstacle = "the connection was closed";
+      return false;
+    }
+  }
+
+  /// Receives the next message. At the deadline, it asks worker 0 for the missing workers.
+  /// @throws Error the error that worker 0 sent
+  Message receive(Kind expected, Clock::time_point until) {
+    const std::string sender = fmt::format("the program that listens at {}", place().text);
+    bool is_connected = true;
+    for (bool is_over = false;;) {
+      if (std::optional<Message> message = connection_.pop(sender, kLongestText)) {
+        const bool is_error = message->kind >= Kind::lost;
+        const int peer = message->rank.value;
+        if (peer < 0 || peer >= size()) throw_unexpected();
+        if (is_error) throw_received(*message);
+        if (message->kind != expected) throw_unexpected();
+        return *std::move(message);
+      }
+      if (!is_connected) place().throw_lost(Rank{0});
+      if (is_over && answer_until_) {
+        throw DeadlineError(place().deadline_text(rank(), {0}, ""));
+      }
+      if (is_over) {
+        connection_.push(Kind::overdue, rank(), "");
+        answer_until_ = Clock::now() + kAnswer;
+      }
+      const Clock::time_point end = answer_until_.value_or(until);
+      is_over = Clock::now() >= end;
+      pollfd polled = connection_.polled();
+      poll_until({&polled, 1}, end);
+      if (polled.revents == 0) continue;
+      connection_.flush();
+      is_connected = connection_.read();
+    }
+  }
+
+  [[noreturn]] void throw_unexpected() const {
+    throw ProtocolError(
+        fmt::format("worker 0 sent an unexpected message to the rendezvous at {}", place().text));
+  }
+
+  Connection connection_;
+  std::optional<Clock::time_point> answer_until_;  // set once worker 0 was asked
+};
+
+}  // namespace
+
+std::unique_ptr<Rendezvous> meet_at(const std::string& address, Rank rank, int size,
+                                    milliseconds deadline) {
+  if (size < 1 || size > kMostWorkers) {
+    throw InputError(
+        fmt::format("a rendezvous of {} workers: it needs 1 to {}", size, kMostWorkers));
+  }
+  if (rank.value < 0 || rank.value >= size) {
+    throw InputError(fmt::format("rank {} is not in [0, {})", rank.value, size));
+  }
+  Place place{address, parse(address), rank, size};
+  constexpr std::chrono::hours kLongestDeadline{24 * 365};
+  const Clock::time_point until = Clock::now() + std::min<milliseconds>(deadline, kLongestDeadline);
+  std::unique_ptr<Meeting> meeting;
+  if (rank.value == 0)
+    meeting = std::make_unique<Host>(std::move(place));
+  else
+    meeting = std::make_unique<Guest>(std::move(place));
+  meeting->meet(until);
+  return meeting;
+}
+
+}  // namespace sparsesync
