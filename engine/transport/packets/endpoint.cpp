@@ -16,9 +16,10 @@
 namespace sparsesync::packets {
 namespace {
 
-/// Slots in addition to those that credits count. Control messages need no credit, and are handled
-/// at once.
-constexpr std::size_t kSlotsForWords = 4;
+/// Slots in addition to those that credits count, because control messages need no credit. At most
+/// these are under way from a peer: two that return half of the credits each, and one abort, one
+/// leave, and one parted.
+constexpr std::size_t kSlotsForWords = 5;
 /// Time in which packets of an ended process may still arrive.
 constexpr std::chrono::milliseconds kGrace{200};
 

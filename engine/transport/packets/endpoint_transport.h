@@ -30,8 +30,9 @@ class EndpointTransport : public Transport {
   }
   void finish(GroupId group, Clock::time_point until) override { end_->finish(group, until); }
   bool has_all_reduce() const override { return end_->has_all_reduce(); }
-  void all_reduce(const Context&, DType dtype, std::span<std::byte> elements,
+  void all_reduce(const Context& context, DType dtype, std::span<std::byte> elements,
                   Clock::time_point until) override {
+    if (!has_all_reduce()) return Transport::all_reduce(context, dtype, elements, until);
     end_->all_reduce(dtype, elements, until);
   }
   void abort(const std::string& reason) noexcept override { end_->abort(reason); }

@@ -1,0 +1,18 @@
+// ctest: NEEDS UCX
+// Transport `ucx`: the conformance suite over TCP and over shared memory, with default chunks and
+// with tiny ones.
+#include "tests/support/transport_suite.h"
+#include "tests/support/ucx_workers.h"
+
+namespace sparsesync::testing {
+namespace {
+
+INSTANTIATE_TEST_SUITE_P(ucx, TransportSuite,
+                         ::testing::Values(ucx_workers("tcp", {.transports = "tcp,self"}),
+                                           ucx_workers("sysv", {.transports = "sysv,self"}),
+                                           ucx_workers("tiny_chunks", {.transports = "tcp,self",
+                                                                       .chunks = {256, 1}})),
+                         [](const auto& each) { return each.param.name; });
+
+}  // namespace
+}  // namespace sparsesync::testing
