@@ -9,6 +9,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <system_error>
 #include <vector>
 
 #include "kernels/base/error.h"
@@ -60,6 +61,7 @@ class LoadingEnvironment {
     static std::array<char[32], 2> settings{{{"UCX_MEM_EVENTS=n"}, {"UCX_HANDLE_ERRORS=none"}}};
     for (char* setting : settings) {
       const std::string name(setting, std::strcspn(setting, "="));
+      // NOLINTNEXTLINE(concurrency-mt-unsafe)
       if (std::getenv(name.c_str()) == nullptr) extended.push_back(setting);
     }
     for (char** variable = before_; variable != nullptr && *variable != nullptr; ++variable) {
@@ -93,7 +95,8 @@ void* load() {
   const LoadingEnvironment environment;
   const std::string configured = configured_library();
   std::filesystem::path path = configured.empty() ? kFile : configured;
-  if (!configured.empty() && std::filesystem::is_directory(path)) path /= kFile;
+  std::error_code unreadable;  // dlopen() reports the reason
+  if (!configured.empty() && std::filesystem::is_directory(path, unreadable)) path /= kFile;
   if (void* const handle = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL)) return handle;
   const char* const reason = dlerror();  // NOLINT(concurrency-mt-unsafe): glibc's is per thread
   if (configured.empty())

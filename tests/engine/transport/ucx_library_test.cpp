@@ -2,11 +2,11 @@
 // UCX as loaded at run time, and a context with a worker.
 #include "engine/transport/ucx/library.h"
 
-#include <arpa/inet.h>
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <net/if.h>
+#include <netinet/in.h>
 #include <poll.h>
 #include <signal.h>
 #include <sys/socket.h>
@@ -29,7 +29,6 @@ namespace {
 namespace fs = std::filesystem;
 
 using ::testing::AllOf;
-using ::testing::EndsWith;
 using ::testing::ExitedWithCode;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
@@ -286,7 +285,7 @@ class Connection {
     });
     const ucp_request_param_t params{};
     const char text[] = "wake";
-    const ucs_status_ptr_t request =
+    ucs_status_ptr_t request =
         ucx::library().am_send_nbx(endpoint_, kId, nullptr, 0, text, sizeof(text), &params);
     pollfd waiting{.fd = receiver_.event_descriptor(), .events = POLLIN, .revents = 0};
     const auto end = std::chrono::steady_clock::now() + kDeadline;
