@@ -43,10 +43,11 @@ void Alarm::wait(int descriptor, std::chrono::milliseconds most) {
     std::array<pollfd, 2> events{{{descriptor, POLLIN, 0}, {descriptor_, POLLIN, 0}}};
     poll(events.data(), events.size(), static_cast<int>(most.count()));
   }
-  waiting_ = false;
-  // A ring that writes later ends the next wait early, which is harmless.
-  std::uint64_t count = 0;
-  [[maybe_unused]] const ssize_t got = read(descriptor_, &count, sizeof(count));
+  if (!waiting_.exchange(false)) {
+    // A ring that has not written yet ends the next wait early, which is harmless.
+    std::uint64_t count = 0;
+    [[maybe_unused]] const ssize_t got = read(descriptor_, &count, sizeof(count));
+  }
   rung_ = false;
 }
 

@@ -106,7 +106,9 @@ void Link::poll(std::vector<Event>& events) {
 }
 
 bool Link::arm() {
-  return library().worker_arm(context_->worker()) == UCS_OK && events_.empty();
+  // UCX 1.13 misses events of shared memory if it is armed before all progress was made.
+  if (library().worker_progress(context_->worker()) != 0) return false;
+  return events_.empty() && library().worker_arm(context_->worker()) == UCS_OK;
 }
 
 std::vector<Rank> Link::silent() const {

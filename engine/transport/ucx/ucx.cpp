@@ -18,7 +18,6 @@
 #include <utility>
 #include <vector>
 
-#include "engine/support/log.h"
 #include "engine/transport/packets/endpoint_transport.h"
 #include "engine/transport/ucx/context.h"
 #include "engine/transport/ucx/driver.h"
@@ -222,11 +221,6 @@ std::unique_ptr<Transport> ucx_over(Rendezvous& rendezvous, const UcxOptions& op
     addresses.push_back(cards.back().address);
   }
   expect_agreement(cards);
-  if (log_enabled(LogLevel::info)) {
-    log(LogLevel::info,
-        fmt::format("UCX {} over {}", ucx::version_text(),
-                    context->interfaces().empty() ? "all interfaces" : context->interfaces()));
-  }
 
   const Rank rank = rendezvous.rank();
   std::unique_ptr<ucx::Driver> driver;
