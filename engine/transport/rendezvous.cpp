@@ -1,10 +1,8 @@
 #include "sparsesync/rendezvous.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <netdb.h>
-#include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
 #include <sys/socket.h>
@@ -34,15 +32,15 @@ using std::chrono::milliseconds;
 constexpr int kMostWorkers = 65536;
 /// Most connections that have not identified themselves. The oldest is closed for another one.
 constexpr std::size_t kMostStrangers = 128;
-/// Connections that are accepted before known workers are served again.
-constexpr int kAcceptedAtOnce = 64;
 /// Refused connections that are logged one by one.
 constexpr int kLoggedRefusals = 5;
 constexpr std::size_t kLongestHello = 64;
 constexpr std::size_t kChunkBytes = 65536;
-/// How long a worker waits for an address that does not answer before it tries the next.
+/// How long a worker waits for an address that does not answer.
 constexpr milliseconds kConnecting{5000};
-constexpr milliseconds kBetweenAttempts{50};
+/// Pauses between attempts to connect. They grow, because each attempt may ask a name server.
+constexpr milliseconds kFirstPause{10};
+constexpr milliseconds kLongestPause{1000};
 /// How long a worker waits at its deadline for worker 0 to name the missing workers.
 constexpr milliseconds kAnswer{500};
 /// How long worker 0 sends the reason of a failure.
@@ -50,7 +48,7 @@ constexpr milliseconds kFarewell{500};
 
 /// Purpose of a message. From `lost` on, the text is the message of an error that the receiver
 /// throws.
-enum class Kind : std::uint16_t {
+enum class Kind : std::uint8_t {
   hello,    // first message of a worker: its size and the version of sparsesync
   welcome,  // worker 0 accepts the hello
   ready,    // all workers are connected
@@ -71,6 +69,7 @@ struct MessageHeader {
   std::uint32_t magic = kMagic;
   std::uint16_t protocol = kProtocol;
   Kind kind{};
+  std::uint8_t reserved = 0;
   std::int32_t rank = 0;
   std::uint32_t bytes = 0;
 };
@@ -197,18 +196,14 @@ Addresses resolve(const Address& address, std::string& obstacle) {
   return {found, &freeaddrinfo};
 }
 
-/// Sends small messages at once.
-void disable_delay(const Socket& socket) {
-  const int on = 1;
-  setsockopt(socket.descriptor(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
-}
-
-/// Returns a new non-blocking socket, or none.
+/// Returns a new non-blocking socket that sends small messages at once; none on failure.
 Socket open_socket(const addrinfo& address) {
   Socket socket(::socket(address.ai_family, address.ai_socktype | SOCK_NONBLOCK | SOCK_CLOEXEC,
                          address.ai_protocol));
+  if (socket.descriptor() < 0) return socket;
   const int on = 1;
   setsockopt(socket.descriptor(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
+  setsockopt(socket.descriptor(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
   return socket;
 }
 
@@ -219,34 +214,23 @@ Socket listen_at(const std::string& text, const Address& address) {
   const Addresses addresses = resolve(address, obstacle);
   for (const addrinfo* each = addresses.get(); each != nullptr; each = each->ai_next) {
     Socket socket = open_socket(*each);
-    if (socket.descriptor() >= 0 &&
-        ::bind(socket.descriptor(), each->ai_addr, each->ai_addrlen) == 0 &&
-        ::listen(socket.descriptor(), SOMAXCONN) == 0) {
-      return socket;
+    int error = socket.descriptor() < 0 ? errno : 0;
+    if (error == 0 && (::bind(socket.descriptor(), each->ai_addr, each->ai_addrlen) != 0 ||
+                       ::listen(socket.descriptor(), SOMAXCONN) != 0)) {
+      error = errno;
     }
-    if (errno == EADDRINUSE) {
+    if (error == 0) return socket;
+    if (error == EADDRINUSE) {
       throw Error(
           fmt::format("worker 0 cannot listen at {}: the port is taken: stop the program that uses "
                       "it, or choose another port for all workers",
                       text));
     }
-    obstacle = text_of(errno);
+    obstacle = text_of(error);
   }
   throw Error(fmt::format(
       "worker 0 cannot listen at {}: {}: choose an address of the machine that runs worker 0", text,
       obstacle));
-}
-
-/// Whether both ends are the same socket. TCP allows it if the port of the client happens to be the
-/// port that it connects to.
-bool is_connected_to_itself(const Socket& socket) {
-  sockaddr_storage own{};
-  sockaddr_storage other{};
-  socklen_t own_bytes = sizeof(own);
-  socklen_t other_bytes = sizeof(other);
-  getsockname(socket.descriptor(), reinterpret_cast<sockaddr*>(&own), &own_bytes);
-  getpeername(socket.descriptor(), reinterpret_cast<sockaddr*>(&other), &other_bytes);
-  return own_bytes == other_bytes && std::memcmp(&own, &other, own_bytes) == 0;
 }
 
 /// Returns a connected socket; none with a description in `obstacle` if nothing listens.
@@ -254,9 +238,8 @@ Socket connect_to(const Address& address, Clock::time_point until, std::string& 
   const Addresses addresses = resolve(address, obstacle);
   for (const addrinfo* each = addresses.get(); each != nullptr; each = each->ai_next) {
     Socket socket = open_socket(*each);
-    int error = 0;
-    if (socket.descriptor() < 0 ||
-        ::connect(socket.descriptor(), each->ai_addr, each->ai_addrlen) != 0) {
+    int error = socket.descriptor() < 0 ? errno : 0;
+    if (error == 0 && ::connect(socket.descriptor(), each->ai_addr, each->ai_addrlen) != 0) {
       error = errno;
     }
     if (error == EINPROGRESS) {
@@ -270,11 +253,8 @@ Socket connect_to(const Address& address, Clock::time_point until, std::string& 
         getsockopt(socket.descriptor(), SOL_SOCKET, SO_ERROR, &error, &bytes);
       }
     }
-    if (error == 0 && !is_connected_to_itself(socket)) {
-      disable_delay(socket);
-      return socket;
-    }
-    obstacle = text_of(error == 0 ? ECONNREFUSED : error);
+    if (error == 0) return socket;
+    obstacle = text_of(error);
   }
   return {};
 }
@@ -408,15 +388,6 @@ struct Place {
   }
 };
 
-/// Verifies the length of a text.
-/// @throws InputError
-void check_length(const std::string& text) {
-  if (text.size() <= kLongestText) return;
-  throw InputError(
-      fmt::format("a text of {} bytes is too long for a rendezvous: at most {} are allowed",
-                  text.size(), kLongestText));
-}
-
 /// Base class of both implementations. An error ends the rendezvous.
 class Meeting : public Rendezvous {
  public:
@@ -426,7 +397,11 @@ class Meeting : public Rendezvous {
   int size() const override { return place_.size; }
 
   std::vector<std::string> all_gather(const std::string& own, Clock::time_point until) override {
-    check_length(own);
+    if (own.size() > kLongestText) {
+      throw InputError(
+          fmt::format("a text of {} bytes is too long for a rendezvous: at most {} are allowed",
+                      own.size(), kLongestText));
+    }
     return ending_on_error([&] { return gather(own, until); });
   }
 
@@ -513,14 +488,16 @@ class Host : public Meeting {
     std::string name;
   };
 
+  /// Whether worker 0 still listens.
+  bool is_meeting() const { return listener_.descriptor() >= 0; }
+
   /// Returns the workers that are waited for: for their connections while worker 0 listens, and for
   /// their texts afterwards.
   std::vector<int> missing() const {
-    const bool is_meeting = listener_.descriptor() >= 0;
     std::vector<int> workers;
     for (std::size_t i = 1; i < members_.size(); ++i) {
       const Member& member = members_[i];
-      const bool has_arrived = is_meeting ? member.connection.is_open() : member.text.has_value();
+      const bool has_arrived = is_meeting() ? member.connection.is_open() : member.text.has_value();
       if (!has_arrived) workers.push_back(static_cast<int>(i));
     }
     return workers;
@@ -550,13 +527,13 @@ class Host : public Meeting {
         }
       }
       strangers_ = std::move(unknown);
-      if (polled[0].revents != 0) accept_strangers();
+      if (polled[0].revents != 0) accept_stranger();
     }
   }
 
   std::string deadline_text(Rank waiting, const std::vector<int>& awaited) const {
     std::string detail;
-    if (refused_ > 0 && listener_.descriptor() >= 0) {
+    if (refused_ > 0 && is_meeting()) {
       detail = fmt::format("{} connection{} refused, the last because {}", refused_,
                            refused_ == 1 ? " was" : "s were", last_refusal_);
     }
@@ -570,18 +547,26 @@ class Host : public Meeting {
     const bool is_connected = member.connection.read();
     const std::string name = fmt::format("worker {}", worker.value);
     while (std::optional<Message> message = member.connection.pop(name, kLongestText)) {
-      if (message->kind == Kind::text && !member.text) {
+      if (message->kind == Kind::overdue) {
+        answer(worker);
+      } else if (message->kind == Kind::text && !member.text) {
         member.text = std::move(message->text);
-      } else if (message->kind != Kind::overdue) {
+      } else {
         throw ProtocolError(fmt::format("{} sent an unexpected message to the rendezvous at {}",
                                         name, place().text));
-      } else if (const std::vector<int> awaited = missing();
-                 !awaited.empty() && !member.connection.has_output()) {
-        member.connection.push(Kind::deadline, {}, deadline_text(worker, awaited));
-        member.connection.flush();
       }
     }
     if (!is_connected) place().throw_lost(worker);
+  }
+
+  /// Sends the missing workers to a worker at its deadline. A worker without a text asked during
+  /// the gather before, whose result it has since received.
+  void answer(Rank worker) {
+    Member& member = members_[worker.index()];
+    const std::vector<int> awaited = missing();
+    if (awaited.empty() || !(is_meeting() || member.text) || member.connection.has_output()) return;
+    member.connection.push(Kind::deadline, {}, deadline_text(worker, awaited));
+    member.connection.flush();
   }
 
   /// Sends bytes to all other workers.
@@ -613,28 +598,25 @@ class Host : public Meeting {
 
   // Connections that have not identified themselves.
 
-  void accept_strangers() {
-    for (int i = 0; i < kAcceptedAtOnce; ++i) {
-      sockaddr_storage from{};
-      socklen_t bytes = sizeof(from);
-      Socket socket(::accept4(listener_.descriptor(), reinterpret_cast<sockaddr*>(&from), &bytes,
-                              SOCK_NONBLOCK | SOCK_CLOEXEC));
-      const bool is_exhausted = socket.descriptor() < 0 && (errno == EMFILE || errno == ENFILE ||
-                                                            errno == ENOBUFS || errno == ENOMEM);
-      if (is_exhausted && strangers_.empty()) {
-        throw Error(
-            fmt::format("worker 0 cannot accept connections at {}: {}: raise the limit of "
-                        "open files (ulimit -n)",
-                        place().text, text_of(errno)));
-      }
-      if (is_exhausted || strangers_.size() == kMostStrangers) {
-        note_refusal(strangers_.front(), "it did not identify itself");
-        strangers_.erase(strangers_.begin());
-      }
-      if (socket.descriptor() < 0) return;
-      disable_delay(socket);
-      strangers_.push_back({Connection(std::move(socket)), name_of(from, bytes)});
+  void accept_stranger() {
+    sockaddr_storage from{};
+    socklen_t bytes = sizeof(from);
+    Socket socket(::accept4(listener_.descriptor(), reinterpret_cast<sockaddr*>(&from), &bytes,
+                            SOCK_NONBLOCK | SOCK_CLOEXEC));
+    const int error = socket.descriptor() < 0 ? errno : 0;
+    const bool is_exhausted =
+        error == EMFILE || error == ENFILE || error == ENOBUFS || error == ENOMEM;
+    if (is_exhausted && strangers_.empty()) {
+      throw Error(
+          fmt::format("worker 0 cannot accept connections at {}: {}: raise the limit of "
+                      "open files (ulimit -n)",
+                      place().text, text_of(error)));
     }
+    if (is_exhausted || strangers_.size() == kMostStrangers) {
+      note_refusal(strangers_.front(), "it did not identify itself");
+      strangers_.erase(strangers_.begin());
+    }
+    if (error == 0) strangers_.push_back({Connection(std::move(socket)), name_of(from, bytes)});
   }
 
   /// Reads a hello. Then the connection is a worker's, or it is refused.
@@ -706,7 +688,7 @@ class Host : public Meeting {
 
   /// Refuses the remaining strangers, and frees the port.
   void close_listener() {
-    if (listener_.descriptor() < 0) return;
+    if (!is_meeting()) return;
     for (const Stranger& each : strangers_) {
       if (each.connection.is_open()) note_refusal(each, "it did not identify itself");
     }
@@ -734,11 +716,12 @@ class Guest : public Meeting {
  protected:
   void connect(Clock::time_point until) override {
     std::string obstacle;
-    while (!is_welcome(until, obstacle)) {
+    for (milliseconds pause = kFirstPause; !is_welcome(until, obstacle);) {
       if (Clock::now() >= until) {
         throw DeadlineError(place().deadline_text(rank(), {0}, obstacle));
       }
-      poll_until({}, std::min(until, Clock::now() + kBetweenAttempts));
+      poll_until({}, std::min(until, Clock::now() + pause));
+      pause = std::min(2 * pause, kLongestPause);
     }
     receive(Kind::ready, until);
   }
@@ -783,10 +766,10 @@ class Guest : public Meeting {
     bool is_connected = true;
     for (bool is_over = false;;) {
       if (std::optional<Message> message = connection_.pop(sender, kLongestText)) {
-        const bool is_error = message->kind >= Kind::lost;
-        const int peer = message->rank.value;
-        if (peer < 0 || peer >= size()) throw_unexpected();
-        if (is_error) throw_received(*message);
+        // A socket may connect to itself if nobody listens, and then receives its hello.
+        if (message->kind == Kind::hello) place().throw_lost(rank());
+        if (message->rank.value < 0 || message->rank.value >= size()) throw_unexpected();
+        if (message->kind >= Kind::lost) throw_received(*message);
         if (message->kind != expected) throw_unexpected();
         return *std::move(message);
       }

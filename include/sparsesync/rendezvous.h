@@ -67,4 +67,9 @@ class Rendezvous {
 std::unique_ptr<Rendezvous> meet_at(const std::string& address, Rank rank, int size,
                                     std::chrono::milliseconds deadline);
 
+/// Returns a rendezvous of the workers that a transport connects already. Nothing else uses the
+/// transport during a call of the rendezvous.
+/// @param transport  outlives the rendezvous
+std::unique_ptr<Rendezvous> rendezvous_over(Transport& transport);
+
 }  // namespace sparsesync

@@ -1,5 +1,5 @@
-// Python bindings of transports: between threads of one process, between processes of MPI, and over
-// point-to-point calls of a Python object.
+// Python bindings of transports: between threads of one process, between processes of MPI or UCX,
+// and over point-to-point calls of a Python object.
 #include "python/bindings/transports.h"
 #include "python/bindings/link.h"
 
@@ -30,6 +30,7 @@
 #include "sparsesync/transports/local.h"
 #include "sparsesync/transports/mpi.h"
 #include "sparsesync/transports/process_group.h"
+#include "sparsesync/transports/ucx.h"
 
 namespace nb = nanobind;
 
@@ -387,6 +388,48 @@ void bind_local_network(nb::module_& module) {
       .def("join", &PythonLocalNetwork::join, nb::arg("rank"), kLocalJoin);
 }
 
+constexpr const char* kUcxOver =
+    R"doc(Connects the workers of a network by UCX. All workers call it.
+
+The existing network carries the workers' addresses, and is not used afterwards.
+
+Example:
+    >>> import sparsesync
+    >>> world = sparsesync.MpiWorld()  # doctest: +SKIP
+    >>> session = sparsesync.Session(sparsesync.ucx_over(world.join()))  # doctest: +SKIP
+
+Args:
+    words: A transport of the same workers.
+    deadline_s: Timeout in seconds.
+    interfaces: Network interfaces of this worker, separated by commas: "eth0" or "mlx5_0:1". Empty:
+        those in UCX_NET_DEVICES, else those in GLOO_SOCKET_IFNAME, else all.
+
+Raises:
+    InputError: An interface does not exist.
+    AgreementError: Workers have different versions of UCX.
+    DeadlineError: A worker does not answer. The message names it and its address.
+    PeerLostError: A worker ended meanwhile.
+    Error: UCX is missing or fails, on this worker or another.)doc";
+
+constexpr const char* kWhyNoUcx =
+    R"doc(Returns why this process cannot use UCX, or an empty string if it can.)doc";
+
+TransportHandle ucx_over_words(TransportHandle& words, double deadline_s,
+                               const std::string& interfaces) {
+  UcxOptions options;
+  options.interfaces = interfaces;
+  options.deadline = deadline_of(deadline_s);
+  Transport& network = words.use();
+  const WithoutGil without_gil;
+  return {ucx_over(*rendezvous_over(network), options), nullptr};
+}
+
+void bind_ucx(nb::module_& module) {
+  module.def("ucx_over", &ucx_over_words, nb::arg("words"), nb::arg("deadline_s") = 60.0,
+             nb::arg("interfaces") = "", kUcxOver);
+  module.def("why_no_ucx", &why_no_ucx, kWhyNoUcx);
+}
+
 constexpr const char* kMpiWorld = R"doc(Connects the processes that mpirun started.
 
 A process has at most one. It initializes MPI if the program has not. It closes at the end of a
@@ -494,6 +537,7 @@ void bind_transports(nb::module_& module) {
   bind_transport(module);
   bind_local_network(module);
   bind_mpi_world(module);
+  bind_ucx(module);
   bind_nccl_over(module);
   bind_transport_over(module);
 }

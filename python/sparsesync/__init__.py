@@ -39,6 +39,8 @@ if TYPE_CHECKING:
         provenance,
         schedules,
         schemes,
+        ucx_over,
+        why_no_ucx,
     )
     from sparsesync.analysis import compare, plan, profile
     from sparsesync.errors import (
@@ -108,6 +110,8 @@ __all__ = [
     "provenance",
     "schedules",
     "schemes",
+    "ucx_over",
+    "why_no_ucx",
     "write_model",
 ]
 

@@ -11,7 +11,7 @@ WAITS = re.compile(
     r"(?:\.|->)(?:wait|wait_for|wait_until|join)\("
     r"|\bsleep_(?:for|until)\("
     r"|\.pause\(\)"
-    r"|::poll\("
+    r"|(?<!\w)::poll\("
     r"|\bMPI_(?:Init_thread|Finalize|Wait\w*|Barrier|Allgather|Allreduce|Bcast|Recv|Send|Comm_dup|Comm_split\w*)\("
     r"|\bcuda(?:Stream|Event|Device)Synchronize\("
 )
@@ -58,6 +58,7 @@ LIMITS = {
     "engine/transport/mpi.cpp": {
         "changed_.wait_for(lock, leaving_ + kLastWords, [&] { return ended_ || stuck_; })": "the longest deadline, and kLastWords",
         "thread_.join()": "the thread has ended",
+        "::poll(watched_.data(), watched_.size(), 0)": "0",
         "changed_.wait_for(lock, deadline, [&] { return job_ == nullptr; })": "deadline, from the caller",
         "changed_.wait_for(lock, length, [&] { return poked_; })": "kLongestPause or kIdlePause",
         "MPI_Init_thread(nullptr, nullptr, MPI_THREAD_FUNNELED, &level)": OF_MPI,

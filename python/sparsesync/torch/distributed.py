@@ -78,9 +78,9 @@ class DistributedDataParallel(torch_surface.Surface):
         sparsifier: Sends a part of each dense gradient: ``DGC``, ``TopK``, ``Threshold`` or ``CoarseGrained``.
         memory_bytes: Budget for the workspace and for the state of a sparsifier, in bytes; no limit if not given.
         threads: Number of threads for the CPU kernels.
-        transport: For a module on a GPU: ``"nccl"``, or ``"staged"`` to copy through pinned host memory. The default is
-            NCCL if it is available on all workers and each has its GPU, otherwise staged. ``statistics()`` reports
-            which, and why.
+        transport: ``"ucx"`` connects the workers by UCX instead of MPI or Gloo. For a module on a GPU, ``"nccl"``, or
+            ``"staged"`` to copy through pinned host memory; the default is NCCL if it is available on all workers and
+            each has its GPU, otherwise staged. ``statistics()`` reports which, and why.
 
     Raises:
         AgreementError: Modules or arguments differ between workers. Raised on all of them.

@@ -98,7 +98,7 @@ class Connection:
     """A transport, and how it was found."""
 
     transport: _native.Transport
-    kind: str  # "mpi", "process_group" or "local"; "nccl" uses one of these for control messages
+    kind: str  # "mpi", "process_group", "ucx" or "local"; "nccl" uses one of these for control messages
     deadline: datetime.timedelta
     payloads: str = "in the host's memory"  # how gradients are sent, and why
     shares_gpu: bool = False  # another worker of this process uses the same GPU
@@ -137,10 +137,11 @@ class Reach:
     nccl: str | None  # version of NCCL, if it is available
     problem: str  # why NCCL is not available
     shares: bool  # NCCL_MULTI_RANK_GPU_ENABLE lets several workers share a GPU
+    no_ucx: str = ""  # why UCX is not available
 
 
 # Values of the `transport` argument.
-TRANSPORTS = ("nccl", "staged")
+TRANSPORTS = ("ucx", "nccl", "staged")
 
 
 def payloads_of(workers: Sequence[Reach], reaches_devices: bool) -> tuple[bool, str]:
@@ -163,16 +164,19 @@ def payloads_of(workers: Sequence[Reach], reaches_devices: bool) -> tuple[bool, 
                 f"transport: worker 0 has {first.asked!r}, worker {rank} {each.asked!r}: give all workers "
                 "the same"
             )
+    without_ucx = next((rank for rank, each in enumerate(workers) if each.no_ucx), None)
+    if first.asked == "ucx" and without_ucx is not None:
+        raise _native.UnsupportedError(f"transport 'ucx': worker {without_ucx}: {workers[without_ucx].no_ucx}")
     if first.device == "cpu":
-        if first.asked is not None:
+        if first.asked not in (None, "ucx"):
             raise _native.UnsupportedError(f"transport '{first.asked}' is for GPUs: the module is on the CPU; leave transport out")
         return False, "in the host's memory"
     if first.asked is None and len(workers) == 1:
         return False, "nowhere: there is one worker"
     staged = "through pinned memory of the host"
-    if first.asked == "staged":
+    if first.asked in ("ucx", "staged"):
         if reaches_devices:
-            raise _native.UnsupportedError("transport 'staged': workers of one process copy GPU memory directly: leave it out")
+            raise _native.UnsupportedError(f"transport '{first.asked}': workers of one process copy GPU memory directly: leave it out")
         return False, f"{staged}: as requested"
     lacking = next((rank for rank, each in enumerate(workers) if each.nccl is None), None)
     if first.asked == "nccl":
@@ -195,6 +199,8 @@ def payloads_of(workers: Sequence[Reach], reaches_devices: bool) -> tuple[bool, 
 def reach(connection: Connection, device: CpuDevice, asked: str | None) -> Connection:
     """Chooses the transport for gradients on ``device``: NCCL if it is available on all workers. All workers call it.
 
+    UCX replaces the given connection if it is asked for.
+
     asked: one of TRANSPORTS, or None. Raises the errors of payloads_of(), and DeviceError if NCCL cannot connect the
     workers.
     """
@@ -209,6 +215,7 @@ def reach(connection: Connection, device: CpuDevice, asked: str | None) -> Conne
         facts["nccl"],
         facts["nccl_problem"],
         os.environ.get("NCCL_MULTI_RANK_GPU_ENABLE") == "1",
+        _native.why_no_ucx() if asked == "ucx" else "",
     )
     seconds = connection.deadline.total_seconds()
     told = connection.transport.all_gather(json.dumps(dataclasses.asdict(own)).encode(), seconds)
@@ -216,6 +223,8 @@ def reach(connection: Connection, device: CpuDevice, asked: str | None) -> Conne
     by_nccl, payloads = payloads_of(workers, connection.transport.reaches_devices)
     in_process = connection.kind == "local" and device.native is not None
     shares_gpu = in_process and [each.identity for each in workers].count(own.identity) > 1
+    if asked == "ucx":
+        return Connection(_native.ucx_over(connection.transport, seconds), "ucx", connection.deadline, payloads)
     if not by_nccl:
         return Connection(connection.transport, connection.kind, connection.deadline, payloads, shares_gpu)
     native = device.native

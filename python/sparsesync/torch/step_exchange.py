@@ -55,7 +55,7 @@ class Worker:
 
     session: _native.Session
     device: CpuDevice
-    transport_kind: str  # "mpi", "process_group", "local" or "nccl"
+    transport_kind: str  # "mpi", "process_group", "ucx", "local" or "nccl"
     payloads: str  # how gradients are sent, and why
     dense_scheme: str
     first_bytes: float | None  # capacity of the first bucket

@@ -118,7 +118,7 @@ class Synchronizer:
 
     @property
     def transport_kind(self) -> str:
-        """The network that connects the workers: "mpi", "process_group", "local" or "nccl"."""
+        """The network that connects the workers: "mpi", "process_group", "ucx", "local" or "nccl"."""
         return self._worker.transport_kind
 
     @property

@@ -1,10 +1,11 @@
+// ctest: NOT_QUICK
 // A rendezvous of threads, and of bare sockets that behave as strangers or as broken workers.
 #include "sparsesync/rendezvous.h"
 
 #include <arpa/inet.h>
 #include <fmt/format.h>
 #include <netinet/in.h>
-#include <poll.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -12,8 +13,6 @@
 #include <cstring>
 #include <filesystem>
 #include <future>
-#include <numeric>
-#include <optional>
 #include <string_view>
 #include <thread>
 
@@ -137,7 +136,7 @@ Bare connected(Address address) {
   }
 }
 
-enum Kind : std::uint16_t {
+enum Kind : std::uint8_t {
   hello,
   welcome,
   ready,
@@ -158,11 +157,11 @@ std::string raw(Number number) {
   return bytes;
 }
 
-std::string header(std::uint16_t kind, int rank, std::uint32_t bytes, std::uint16_t version = 1) {
-  return "SpRv" + raw(version) + raw(kind) + raw(rank) + raw(bytes);
+std::string header(std::uint8_t kind, int rank, std::uint32_t bytes, std::uint16_t version = 1) {
+  return "SpRv" + raw(version) + raw(kind) + raw(std::uint8_t{0}) + raw(rank) + raw(bytes);
 }
 
-std::string message(std::uint16_t kind, int rank, const std::string& bytes) {
+std::string message(std::uint8_t kind, int rank, const std::string& bytes) {
   return header(kind, rank, static_cast<std::uint32_t>(bytes.size())) + bytes;
 }
 
@@ -372,7 +371,7 @@ TEST_F(RendezvousTest, worker_0_listens_on_its_own_machine) {
 struct Visit {
   std::string bytes;
   std::string reason;
-  std::uint16_t kind = protocol;
+  std::uint8_t kind = protocol;
 };
 
 std::vector<Visit> visits() {
@@ -441,6 +440,11 @@ TEST_F(RendezvousTest, silent_strangers_do_not_delay_workers) {
   gone.close();
   const Bare half = connected(address);
   half.send(hello_of(1, 2).substr(0, 21));
+  for (int i = 0; i < 2; ++i) {  // worker 0 serves the others between two connections
+    const Bare loud = connected(address);
+    loud.send("x");
+    EXPECT_NE(loud.receive_all(), "");
+  }
   auto one = start(address, 1, 2);
   EXPECT_EQ(zero.get(), (Texts{"text of 0", "text of 1"}));
   EXPECT_EQ(one.get(), (Texts{"text of 0", "text of 1"}));
@@ -475,6 +479,48 @@ TEST_F(RendezvousTest, a_thousand_connections_do_not_exhaust_descriptors) {
   }
   EXPECT_NE(::testing::internal::GetCapturedStderr().find("refused 1000 connections in total\n"),
             std::string::npos);
+}
+
+/// Lowers the limit of descriptors to those in use, as long as it lives.
+class NoMoreDescriptors {
+ public:
+  NoMoreDescriptors() {
+    getrlimit(RLIMIT_NOFILE, &before_);
+    const Bare lowest(::dup(STDIN_FILENO));
+    const rlimit none{static_cast<rlim_t>(lowest.descriptor()), before_.rlim_max};
+    setrlimit(RLIMIT_NOFILE, &none);
+  }
+  NoMoreDescriptors(const NoMoreDescriptors&) = delete;
+  NoMoreDescriptors& operator=(const NoMoreDescriptors&) = delete;
+  ~NoMoreDescriptors() { setrlimit(RLIMIT_NOFILE, &before_); }
+
+ private:
+  rlimit before_{};
+};
+
+TEST_F(RendezvousTest, strangers_leave_when_descriptors_run_out) {
+  const Address address = free_address();
+  auto zero = start(address, 0, 2);
+  const Bare silent = connected(address);
+  {  // worker 0 has accepted the silent one when it answers the next
+    const Bare loud = connected(address);
+    loud.send("x");
+    EXPECT_NE(loud.receive_all(), "");
+  }
+  const std::array<Bare, 2> sockets{Bare(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)),
+                                    Bare(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0))};
+  const NoMoreDescriptors limit;
+  Endpoint to = address.endpoint;
+  EXPECT_EQ(::connect(sockets[0].descriptor(), to.get(), to.size), 0);
+  EXPECT_EQ(silent.receive_all(), "");
+  sockets[0].send("x");
+  EXPECT_NE(sockets[0].receive_all(), "");
+  const Bare last(::dup(STDIN_FILENO));
+  EXPECT_EQ(::connect(sockets[1].descriptor(), to.get(), to.size), 0);
+  expect_error<Error>(error_of(zero),
+                      fmt::format("worker 0 cannot accept connections at {}: Too many open files: "
+                                  "raise the limit of open files (ulimit -n)",
+                                  address.text));
 }
 
 TEST_F(RendezvousTest, a_refused_worker_reports_the_reason) {
@@ -586,6 +632,19 @@ TEST_F(RendezvousTest, worker_0_names_workers_that_do_not_gather) {
   expect_error<DeadlineError>(error_of([&] { gather_once(*met); }), text_of(error));
 }
 
+TEST_F(RendezvousTest, worker_0_does_not_wait_for_workers_that_do_not_read) {
+  const Address address = free_address();
+  auto zero = start(address, 0, 8, [](Rendezvous& met) {
+    return error_of([&] { met.all_gather("", Clock::now() + seconds(1)); });
+  });
+  std::vector<Bare> others;
+  for (int rank = 1; rank < 8; ++rank) others.push_back(joined(address, rank, 8));
+  // All texts are larger than the buffers of a socket.
+  const std::string longest = message(text, 0, std::string(kLongestText, 'a'));
+  for (const Bare& each : others) each.send(longest);
+  EXPECT_TRUE(is<DeadlineError>(zero.get()));
+}
+
 TEST_F(RendezvousTest, worker_0_answers_a_worker_at_its_deadline) {
   const Address address = free_address();
   auto zero = start(address, 0, 3);
@@ -599,6 +658,19 @@ TEST_F(RendezvousTest, worker_0_answers_a_worker_at_its_deadline) {
   EXPECT_EQ(one.receive(answer.size()), answer);
   two.send(message(text, 2, "bare"));
   EXPECT_EQ(zero.get(), (Texts{"text of 0", "bare", "bare"}));
+}
+
+TEST_F(RendezvousTest, worker_0_ignores_a_question_about_an_earlier_gather) {
+  const Address address = free_address();
+  auto zero = start(address, 0, 3);
+  const Bare one = joined(address, 1, 3);
+  const Bare two = joined(address, 2, 3);
+  one.send(message(overdue, 1, ""));
+  one.send(message(text, 1, "b"));
+  two.send(message(text, 2, "c"));
+  EXPECT_EQ(zero.get(), (Texts{"text of 0", "b", "c"}));
+  EXPECT_EQ(one.receive_all(), message(ready, 0, "") + message(text, 0, "text of 0") +
+                                   message(text, 1, "b") + message(text, 2, "c"));
 }
 
 // ---- Lost and broken workers.
@@ -738,6 +810,20 @@ TEST_F(RendezvousTest, a_worker_connects_again_until_it_is_welcome) {
   const auto [listener, address] = listening();
   auto one = start(address, 1, 2);
   for (int i = 0; i < 3; ++i) accepted(listener).close();
+  const Bare connection = accepted(listener);
+  connection.send(message(welcome, 0, "") + message(ready, 0, "") + message(text, 0, "a") +
+                  message(text, 1, "b"));
+  EXPECT_EQ(one.get(), (Texts{"a", "b"}));
+}
+
+TEST_F(RendezvousTest, a_worker_that_is_connected_to_itself_connects_again) {
+  const auto [listener, address] = listening();
+  auto one = start(address, 1, 2);
+  {
+    const Bare connection = accepted(listener);
+    connection.send(hello_of(1, 2));
+    EXPECT_EQ(connection.receive_all(), hello_of(1, 2));
+  }
   const Bare connection = accepted(listener);
   connection.send(message(welcome, 0, "") + message(ready, 0, "") + message(text, 0, "a") +
                   message(text, 1, "b"));
