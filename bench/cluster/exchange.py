@@ -327,7 +327,8 @@ class OfTorch(Rank):
     def exchange(self, variant: Variant, gradients: Gradients) -> Exchange:
         if variant.scheme:
             assert dist.group.WORLD is not None
-            return OverSession(transport_over(dist.group.WORLD, self._deadline), variant, gradients)
+            transport = transport_over(dist.group.WORLD, self._deadline)
+            return OverSession(sparsesync.ucx_over(transport, DEADLINE_S) if variant.ucx else transport, variant, gradients)
         return DenseAllReduce(gradients, dist.all_reduce) if variant.is_dense else SparseAllReduce(gradients)
 
     def close(self) -> None:

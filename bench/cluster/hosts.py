@@ -164,7 +164,9 @@ class Hosts:
 
         Uses this process's interpreter, which needs PyTorch.
         """
-        environment = {**os.environ, "GLOO_SOCKET_IFNAME": "eth0", "TP_SOCKET_IFNAME": "eth0", **(environment or {})}
+        # Shared memory would bypass the links.
+        interfaces = {"GLOO_SOCKET_IFNAME": "eth0", "TP_SOCKET_IFNAME": "eth0", "UCX_TLS": "tcp,self"}
+        environment = {**os.environ, **interfaces, **(environment or {})}
         with tempfile.TemporaryDirectory() as folder:
             files = [pathlib.Path(folder) / name for name in self.names]
             agents = []

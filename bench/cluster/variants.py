@@ -13,7 +13,7 @@ class Variant:
 
     launcher: "mpi" (mpirun; sparsesync makes all MPI calls), "openmpi" (mpirun, without sparsesync) or "torch" (torchrun).
 
-    scheme: scheme of a Session over MPI or over a torch Gloo group; empty for a peer's all-reduce.
+    scheme: scheme of a Session over MPI, over a torch Gloo group, or, with `ucx`, over UCX; empty for a peer's all-reduce.
 
     is_ours: false for a peer. is_dense: input and output are whole tensors.
     """
@@ -26,6 +26,7 @@ class Variant:
     announces: bool = False
     is_ours: bool = True
     is_dense: bool = False
+    ucx: bool = False
 
 
 VARIANTS = (
@@ -39,6 +40,8 @@ VARIANTS = (
     Variant("mpi-dense_ring", "sparsesync dense_ring, MPI", "mpi", "dense_ring", is_dense=True),
     Variant("gloo-balanced", "sparsesync balanced, Gloo", "torch", "balanced"),
     Variant("gloo-owned-announced", "sparsesync owned, announced, Gloo", "torch", "owned", announces=True),
+    Variant("ucx-balanced", "sparsesync balanced, UCX", "torch", "balanced", ucx=True),
+    Variant("ucx-owned-announced", "sparsesync owned, announced, UCX", "torch", "owned", announces=True, ucx=True),
     Variant("torch-sparse", "torch Gloo all_reduce, sparse", "torch", is_ours=False),
     Variant("torch-dense", "torch Gloo all_reduce, dense", "torch", is_ours=False, is_dense=True),
     Variant("openmpi-dense", "OpenMPI MPI_Allreduce, dense", "openmpi", is_ours=False, is_dense=True),
