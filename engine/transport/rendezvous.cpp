@@ -49,11 +49,11 @@ constexpr milliseconds kFarewell{500};
 /// Purpose of a message. From `lost` on, the text is the message of an error that the receiver
 /// throws.
 enum class Kind : std::uint8_t {
-  hello,    // first message of a worker: its size and the version of sparsesync
-  welcome,  // worker 0 accepts the hello
-  ready,    // all workers are connected
-  text,     // text of worker `rank`
-  overdue,  // a worker at its deadline asks for the missing workers
+  hello,    // First message of a worker: its size and the version of sparsesync.
+  welcome,  // Worker 0 accepts the hello.
+  ready,    // All workers are connected.
+  text,     // Text of worker `rank`.
+  overdue,  // A worker at its deadline asks for the missing workers.
   lost,     // PeerLostError of worker `rank`
   deadline,
   input,
@@ -480,7 +480,7 @@ class Host : public Meeting {
   /// A worker. Worker 0 has no connection.
   struct Member {
     Connection connection;
-    std::optional<std::string> text;  // of the current gather
+    std::optional<std::string> text;  // for the current gather
   };
   /// A connection without a hello.
   struct Stranger {
@@ -613,7 +613,7 @@ class Host : public Meeting {
                       place().text, text_of(error)));
     }
     if (is_exhausted || strangers_.size() == kMostStrangers) {
-      note_refusal(strangers_.front(), "it did not identify itself");
+      record_refusal(strangers_.front(), "it did not identify itself");
       strangers_.erase(strangers_.begin());
     }
     if (error == 0) strangers_.push_back({Connection(std::move(socket)), name_of(from, bytes)});
@@ -629,7 +629,7 @@ class Host : public Meeting {
       hello = connection.pop("it", kLongestHello);
       if (hello) check_hello(*hello);
     } catch (const Error& error) {
-      note_refusal(stranger, error.what());
+      record_refusal(stranger, error.what());
       connection.push(
           kind_of(error), {},
           fmt::format("the rendezvous at {} refused this worker: {}", place().text, error.what()));
@@ -637,7 +637,7 @@ class Host : public Meeting {
       return false;
     }
     if (!hello) {
-      if (!is_connected) note_refusal(stranger, "it disconnected before it identified itself");
+      if (!is_connected) record_refusal(stranger, "it disconnected before it identified itself");
       return is_connected;
     }
     Member& member = members_[hello->rank.index()];
@@ -679,7 +679,7 @@ class Host : public Meeting {
     }
   }
 
-  void note_refusal(const Stranger& stranger, const std::string& reason) {
+  void record_refusal(const Stranger& stranger, const std::string& reason) {
     last_refusal_ = reason;
     if (++refused_ > kLoggedRefusals) return;
     log(LogLevel::warning, fmt::format("the rendezvous at {} refused a connection from {}: {}",
@@ -690,7 +690,7 @@ class Host : public Meeting {
   void close_listener() {
     if (!is_meeting()) return;
     for (const Stranger& each : strangers_) {
-      if (each.connection.is_open()) note_refusal(each, "it did not identify itself");
+      if (each.connection.is_open()) record_refusal(each, "it did not identify itself");
     }
     strangers_.clear();
     listener_.close();
@@ -766,7 +766,7 @@ class Guest : public Meeting {
     bool is_connected = true;
     for (bool is_over = false;;) {
       if (std::optional<Message> message = connection_.pop(sender, kLongestText)) {
-        // A socket may connect to itself if nobody listens, and then receives its hello.
+        // A socket may connect to itself if no program listens, and then receives its hello.
         if (message->kind == Kind::hello) place().throw_lost(rank());
         if (message->rank.value < 0 || message->rank.value >= size()) throw_unexpected();
         if (message->kind >= Kind::lost) throw_received(*message);

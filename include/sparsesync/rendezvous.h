@@ -11,9 +11,6 @@
 
 namespace sparsesync {
 
-/// Most bytes of a text of Rendezvous::all_gather().
-inline constexpr std::size_t kLongestText = std::size_t{1} << 20U;
-
 /// One worker's connection to all others, for the short texts with which they set up a network. It
 /// is a star of TCP connections, with worker 0 in the center.
 ///
@@ -27,6 +24,9 @@ inline constexpr std::size_t kLongestText = std::size_t{1} << 20U;
 /// @endcode
 class Rendezvous {
  public:
+  /// Most bytes of a text.
+  static constexpr std::size_t kLongestText = std::size_t{1} << 20U;
+
   virtual ~Rendezvous() = default;
 
   /// Returns this worker's rank.
@@ -52,7 +52,7 @@ class Rendezvous {
 /// Waits until all workers have called it with the same address.
 ///
 /// Worker 0 listens at the address until all workers are connected. It refuses and logs connections
-/// of anything else. The other workers connect, and retry while nobody listens yet. A single worker
+/// of anything else. The other workers connect, and retry until worker 0 listens. A single worker
 /// opens no socket.
 /// @param address   "HOST:PORT" or "[IPV6]:PORT", an address of worker 0's machine
 /// @param rank      this worker's rank

@@ -27,6 +27,7 @@ using std::chrono::seconds;
 using Texts = std::vector<std::string>;
 
 constexpr milliseconds kShort{50};
+constexpr std::size_t kLongestText = Rendezvous::kLongestText;
 const std::string kVersion = provenance().front().second;
 
 Clock::time_point soon_enough() {
@@ -114,7 +115,7 @@ std::pair<Bare, Address> listening() {
   return {std::move(socket), address};
 }
 
-/// Returns an address at which nobody listens.
+/// Returns an address without a listener.
 Address free_address() {
   return listening().second;
 }
