@@ -13,12 +13,20 @@ std::unique_ptr<Transport> ucx_over(Rendezvous&, const UcxOptions&) {
   throw Error(kMissing);
 }
 
+std::unique_ptr<Transport> ucx_over(std::unique_ptr<Transport>, const UcxOptions&) {
+  throw Error(kMissing);
+}
+
 std::unique_ptr<Transport> join(const std::string&, Rank, int, const UcxOptions&) {
   throw Error(kMissing);
 }
 
 std::string why_no_ucx() {
   return kMissing;
+}
+
+std::string ucx_version() {
+  throw Error(kMissing);
 }
 
 }  // namespace sparsesync

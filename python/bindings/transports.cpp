@@ -391,7 +391,7 @@ void bind_local_network(nb::module_& module) {
 constexpr const char* kUcxOver =
     R"doc(Connects the workers of a network by UCX. All workers call it.
 
-The existing network carries the workers' addresses, and is not used afterwards.
+The existing network carries the workers' addresses, and serves `dense_native` if it can.
 
 Example:
     >>> import sparsesync
@@ -399,7 +399,7 @@ Example:
     >>> session = sparsesync.Session(sparsesync.ucx_over(world.join()))  # doctest: +SKIP
 
 Args:
-    words: A transport of the same workers.
+    words: A transport of the same workers, which this call takes.
     deadline_s: Timeout in seconds.
     interfaces: Network interfaces of this worker, separated by commas: "eth0" or "mlx5_0:1". Empty:
         those in UCX_NET_DEVICES, else those in GLOO_SOCKET_IFNAME, else all.
@@ -411,23 +411,26 @@ Raises:
     PeerLostError: A worker ended meanwhile.
     Error: UCX is missing or fails, on this worker or another.)doc";
 
-constexpr const char* kWhyNoUcx =
-    R"doc(Returns why this process cannot use UCX, or an empty string if it can.)doc";
+constexpr const char* kUcxVersion = R"doc(Returns the version of UCX, for example "1.13.1".
+
+Raises:
+    Error: UCX is missing or unusable. The message says what to install.)doc";
 
 TransportHandle ucx_over_words(TransportHandle& words, double deadline_s,
                                const std::string& interfaces) {
   UcxOptions options;
   options.interfaces = interfaces;
   options.deadline = deadline_of(deadline_s);
-  Transport& network = words.use();
+  std::shared_ptr<void> below = words.network();
+  std::unique_ptr<Transport> network = words.take();
   const WithoutGil without_gil;
-  return {ucx_over(*rendezvous_over(network), options), nullptr};
+  return {ucx_over(std::move(network), options), std::move(below)};
 }
 
 void bind_ucx(nb::module_& module) {
   module.def("ucx_over", &ucx_over_words, nb::arg("words"), nb::arg("deadline_s") = 60.0,
              nb::arg("interfaces") = "", kUcxOver);
-  module.def("why_no_ucx", &why_no_ucx, kWhyNoUcx);
+  module.def("ucx_version", &ucx_version, kUcxVersion);
 }
 
 constexpr const char* kMpiWorld = R"doc(Connects the processes that mpirun started.

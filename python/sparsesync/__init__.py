@@ -40,7 +40,7 @@ if TYPE_CHECKING:
         schedules,
         schemes,
         ucx_over,
-        why_no_ucx,
+        ucx_version,
     )
     from sparsesync.analysis import compare, plan, profile
     from sparsesync.errors import (
@@ -111,7 +111,7 @@ __all__ = [
     "schedules",
     "schemes",
     "ucx_over",
-    "why_no_ucx",
+    "ucx_version",
     "write_model",
 ]
 

@@ -180,19 +180,42 @@ void agree_on_success(Rendezvous& rendezvous, const std::string& error, Clock::t
   }
 }
 
-/// A worker's endpoint, with the thread that drives it.
+/// A worker's endpoint, with the thread that drives it, and the network that serves the native
+/// all-reduce, if there is one.
 class UcxTransport : public packets::EndpointTransport {
  public:
-  UcxTransport(std::shared_ptr<packets::Endpoint> endpoint, std::unique_ptr<ucx::Driver> driver)
-      : EndpointTransport(std::move(endpoint)), driver_(std::move(driver)) {}
+  UcxTransport(std::shared_ptr<packets::Endpoint> endpoint, std::unique_ptr<ucx::Driver> driver,
+               std::unique_ptr<Transport> words)
+      : EndpointTransport(std::move(endpoint)),
+        words_(std::move(words)),
+        driver_(std::move(driver)) {}
+
+  bool has_all_reduce() const override { return words_ != nullptr && words_->has_all_reduce(); }
+  void all_reduce(const Context& context, DType dtype, std::span<std::byte> elements,
+                  Clock::time_point until) override {
+    if (!has_all_reduce()) return Transport::all_reduce(context, dtype, elements, until);
+    words_->all_reduce(context, dtype, elements, until);
+  }
+  void abort(const std::string& reason) noexcept override {
+    EndpointTransport::abort(reason);
+    if (words_ != nullptr) words_->abort(reason);
+  }
+  TransportCounters counters() const override {
+    TransportCounters all = EndpointTransport::counters();
+    if (words_ != nullptr) all += words_->counters() - before_;
+    return all;
+  }
 
  private:
+  std::unique_ptr<Transport> words_;
+  const TransportCounters before_ = words_ == nullptr ? TransportCounters{} : words_->counters();
   std::unique_ptr<ucx::Driver> driver_;
 };
 
-}  // namespace
-
-std::unique_ptr<Transport> ucx_over(Rendezvous& rendezvous, const UcxOptions& options) {
+/// Connects the workers of a rendezvous.
+/// @param words  the network that serves the native all-reduce; may be null
+std::unique_ptr<Transport> connected(Rendezvous& rendezvous, const UcxOptions& options,
+                                     std::unique_ptr<Transport> words) {
   const Clock::time_point until = Clock::now() + options.deadline;
   Card own;
   own.machine = this_machine();
@@ -243,7 +266,18 @@ std::unique_ptr<Transport> ucx_over(Rendezvous& rendezvous, const UcxOptions& op
     if (!failure) throw;  // otherwise this worker's own error says more
   }
   if (failure) std::rethrow_exception(failure);
-  return std::make_unique<UcxTransport>(std::move(endpoint), std::move(driver));
+  return std::make_unique<UcxTransport>(std::move(endpoint), std::move(driver), std::move(words));
+}
+
+}  // namespace
+
+std::unique_ptr<Transport> ucx_over(Rendezvous& rendezvous, const UcxOptions& options) {
+  return connected(rendezvous, options, nullptr);
+}
+
+std::unique_ptr<Transport> ucx_over(std::unique_ptr<Transport> words, const UcxOptions& options) {
+  const std::unique_ptr<Rendezvous> rendezvous = rendezvous_over(*words);
+  return connected(*rendezvous, options, std::move(words));
 }
 
 std::unique_ptr<Transport> join(const std::string& address, Rank rank, int size,
@@ -254,6 +288,10 @@ std::unique_ptr<Transport> join(const std::string& address, Rank rank, int size,
 
 std::string why_no_ucx() {
   return ucx::why_no_ucx();
+}
+
+std::string ucx_version() {
+  return ucx::version_text();
 }
 
 }  // namespace sparsesync

@@ -46,6 +46,13 @@ struct UcxOptions {
 /// @throws Error if UCX is missing or fails, on this worker or on another one
 std::unique_ptr<Transport> ucx_over(Rendezvous& rendezvous, const UcxOptions& options = {});
 
+/// Creates a network over UCX of the workers that a transport connects already.
+/// @param words    carries the workers' addresses, and serves the native all-reduce if it has one
+/// @param options  of this worker
+/// @throws Error the errors of the other ucx_over()
+std::unique_ptr<Transport> ucx_over(std::unique_ptr<Transport> words,
+                                    const UcxOptions& options = {});
+
 /// Creates a network of `size` workers that meet at a TCP address: meet_at() and ucx_over().
 /// @code
 /// HostMemory memory;
@@ -61,5 +68,9 @@ std::unique_ptr<Transport> join(const std::string& address, Rank rank, int size,
 
 /// Returns why this process cannot use UCX, or an empty string if it can.
 std::string why_no_ucx();
+
+/// Returns the version of UCX: "1.13.1".
+/// @throws Error if UCX is missing or unusable
+std::string ucx_version();
 
 }  // namespace sparsesync

@@ -7,6 +7,7 @@ import dataclasses
 import datetime
 import itertools
 import json
+import logging
 import os
 import socket
 import weakref
@@ -19,6 +20,7 @@ import torch.distributed as dist
 from sparsesync import _native
 from sparsesync.torch import process_group as over_group
 from sparsesync.torch.device import CpuDevice
+from sparsesync.torch.safe_logging import log
 
 # Equal to torch's default: a rank may compile, load or checkpoint while the others wait.
 DEFAULT_DEADLINE = datetime.timedelta(minutes=30)
@@ -102,6 +104,7 @@ class Connection:
     deadline: datetime.timedelta
     payloads: str = "in the host's memory"  # how gradients are sent, and why
     shares_gpu: bool = False  # another worker of this process uses the same GPU
+    words: str = ""  # "ucx": the kind of the connection that serves the all-reduce
     one_machine: bool = dataclasses.field(init=False)  # all workers are on one machine
 
     def __post_init__(self) -> None:
@@ -111,7 +114,8 @@ class Connection:
     def dense_scheme(self) -> str:
         """The fastest scheme for dense gradients over this connection."""
         # Between machines MPI's own all-reduce takes longer than the ring (bench/cluster/peers.py).
-        has_faster = self.kind in ("process_group", "nccl") or (self.kind == "mpi" and self.one_machine)
+        network = self.words or self.kind  # that serves the all-reduce
+        has_faster = network in ("process_group", "nccl") or (network == "mpi" and self.one_machine)
         return "dense_native" if has_faster else "dense_ring"
 
     def open(self, device: CpuDevice, threads: int, memory_bytes: int | None) -> _native.Session:
@@ -137,11 +141,13 @@ class Reach:
     nccl: str | None  # version of NCCL, if it is available
     problem: str  # why NCCL is not available
     shares: bool  # NCCL_MULTI_RANK_GPU_ENABLE lets several workers share a GPU
-    no_ucx: str = ""  # why UCX is not available
+    ucx: str | None = None  # version of UCX, if it is available
+    no_ucx: str = ""  # why it is not
 
 
 # Values of the `transport` argument.
-TRANSPORTS = ("ucx", "nccl", "staged")
+TRANSPORTS = ("ucx", "gloo", "mpi", "nccl", "staged")
+_OF_HOSTS = {"ucx": "ucx", "gloo": "process_group", "mpi": "mpi"}  # those that connect hosts, and their kinds
 
 
 def payloads_of(workers: Sequence[Reach], reaches_devices: bool) -> tuple[bool, str]:
@@ -164,17 +170,14 @@ def payloads_of(workers: Sequence[Reach], reaches_devices: bool) -> tuple[bool, 
                 f"transport: worker 0 has {first.asked!r}, worker {rank} {each.asked!r}: give all workers "
                 "the same"
             )
-    without_ucx = next((rank for rank, each in enumerate(workers) if each.no_ucx), None)
-    if first.asked == "ucx" and without_ucx is not None:
-        raise _native.UnsupportedError(f"transport 'ucx': worker {without_ucx}: {workers[without_ucx].no_ucx}")
     if first.device == "cpu":
-        if first.asked not in (None, "ucx"):
+        if first.asked in ("nccl", "staged"):
             raise _native.UnsupportedError(f"transport '{first.asked}' is for GPUs: the module is on the CPU; leave transport out")
         return False, "in the host's memory"
     if first.asked is None and len(workers) == 1:
         return False, "nowhere: there is one worker"
     staged = "through pinned memory of the host"
-    if first.asked in ("ucx", "staged"):
+    if first.asked == "staged" or first.asked in _OF_HOSTS:
         if reaches_devices:
             raise _native.UnsupportedError(f"transport '{first.asked}': workers of one process copy GPU memory directly: leave it out")
         return False, f"{staged}: as requested"
@@ -196,13 +199,53 @@ def payloads_of(workers: Sequence[Reach], reaches_devices: bool) -> tuple[bool, 
     return True, f"by NCCL {first.nccl}"
 
 
+def _own_ucx() -> tuple[str | None, str]:
+    """Returns the version of UCX, or None and why it is not available."""
+    try:
+        return _native.ucx_version(), ""
+    except _native.Error as error:
+        return None, str(error)
+
+
+def why_not_ucx(workers: Sequence[Reach]) -> str:
+    """Returns why UCX cannot connect these workers, or an empty string if it can. The result is the same on all of them."""
+    for rank, each in enumerate(workers):
+        if each.ucx is None:
+            return f"worker {rank}: {each.no_ucx}"
+        if each.ucx.split(".")[:2] != (workers[0].ucx or "").split(".")[:2]:
+            return f"worker 0 has UCX {workers[0].ucx}, worker {rank} {each.ucx}: install the same version"
+    return ""
+
+
+def over_hosts(connection: Connection, workers: Sequence[Reach]) -> Connection:
+    """Chooses the network between hosts: UCX instead of Gloo, if all workers have it and no other is asked for.
+
+    Raises UnsupportedError if the transport that is asked for is not available.
+    """
+    asked = workers[0].asked
+    problem = why_not_ucx(workers)
+    if asked == "ucx" and problem:
+        raise _native.UnsupportedError(f"transport 'ucx': {problem}")
+    if asked in ("gloo", "mpi") and connection.kind != _OF_HOSTS[asked]:
+        starts = {"gloo": "torchrun, or call torch.distributed.init_process_group() first", "mpi": "mpirun"}[asked]
+        raise _native.UnsupportedError(f"transport '{asked}': the workers are connected by {connection.kind}: start them with {starts}")
+    if asked != "ucx" and (asked is not None or connection.kind != "process_group" or len(workers) == 1):
+        return connection
+    if problem:
+        if connection.transport.rank == 0:
+            log(logging.WARNING, "gradients go over Gloo, where steps take up to twice as long as over UCX: %s", problem)
+        return connection
+    over_ucx = _native.ucx_over(connection.transport, connection.deadline.total_seconds())
+    return Connection(over_ucx, "ucx", connection.deadline, connection.payloads, words=connection.kind)
+
+
 def reach(connection: Connection, device: CpuDevice, asked: str | None) -> Connection:
     """Chooses the transport for gradients on ``device``: NCCL if it is available on all workers. All workers call it.
 
-    UCX replaces the given connection if it is asked for.
+    UCX replaces Gloo if it is available on all workers, or if it is asked for.
 
-    asked: one of TRANSPORTS, or None. Raises the errors of payloads_of(), and DeviceError if NCCL cannot connect the
-    workers.
+    asked: one of TRANSPORTS, or None. Raises the errors of payloads_of() and over_hosts(), DeviceError if NCCL cannot
+    connect the workers, and those of ucx_over().
     """
     if asked is not None and asked not in TRANSPORTS:
         raise _native.InputError(f"there is no transport '{asked}': None, {', '.join(TRANSPORTS)}")
@@ -215,7 +258,7 @@ def reach(connection: Connection, device: CpuDevice, asked: str | None) -> Conne
         facts["nccl"],
         facts["nccl_problem"],
         os.environ.get("NCCL_MULTI_RANK_GPU_ENABLE") == "1",
-        _native.why_no_ucx() if asked == "ucx" else "",
+        *_own_ucx(),
     )
     seconds = connection.deadline.total_seconds()
     told = connection.transport.all_gather(json.dumps(dataclasses.asdict(own)).encode(), seconds)
@@ -223,10 +266,9 @@ def reach(connection: Connection, device: CpuDevice, asked: str | None) -> Conne
     by_nccl, payloads = payloads_of(workers, connection.transport.reaches_devices)
     in_process = connection.kind == "local" and device.native is not None
     shares_gpu = in_process and [each.identity for each in workers].count(own.identity) > 1
-    if asked == "ucx":
-        return Connection(_native.ucx_over(connection.transport, seconds), "ucx", connection.deadline, payloads)
     if not by_nccl:
-        return Connection(connection.transport, connection.kind, connection.deadline, payloads, shares_gpu)
+        found = over_hosts(connection, workers)
+        return dataclasses.replace(found, payloads=payloads, shares_gpu=shares_gpu)
     native = device.native
     assert native is not None
     over_nccl = _native.nccl_over(connection.transport, native, seconds)
