@@ -228,7 +228,8 @@ def over_hosts(connection: Connection, workers: Sequence[Reach]) -> Connection:
         raise _native.UnsupportedError(f"transport 'ucx': {problem}")
     if asked in ("gloo", "mpi") and connection.kind != _OF_HOSTS[asked]:
         starts = {"gloo": "torchrun, or call torch.distributed.init_process_group() first", "mpi": "mpirun"}[asked]
-        raise _native.UnsupportedError(f"transport '{asked}': the workers are connected by {connection.kind}: start them with {starts}")
+        by = {"mpi": "MPI", "process_group": "torch's process group", "local": "threads of one process"}[connection.kind]
+        raise _native.UnsupportedError(f"transport '{asked}': the workers are connected by {by}: start them with {starts}")
     if asked != "ucx" and (asked is not None or connection.kind != "process_group" or len(workers) == 1):
         return connection
     if problem:

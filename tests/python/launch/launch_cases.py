@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import datetime
 import json
+import logging
 import os
 import sys
 import time
@@ -226,6 +227,31 @@ def hook() -> dict[str, Any]:
     return {"rank": rank, "all": compared(model, expected), "statistics": told}
 
 
+def transports() -> dict[str, Any]:
+    """Asks for each transport between hosts. Without UCX on worker 1 if SPARSESYNC_TEST_LACKS_UCX is set."""
+    if "SPARSESYNC_TEST_LACKS_UCX" in os.environ and os.environ["RANK"] == "1":
+        os.environ["SPARSESYNC_UCX_LIBRARY"] = "/missing/libucp.so.0"
+    lines: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: lines.append(record.getMessage())  # type: ignore[method-assign]
+    logging.getLogger("sparsesync").addHandler(handler)
+    found: dict[str, Any] = {}
+    for asked in (None, "ucx", "gloo", "mpi"):
+        try:
+            ddp = DistributedDataParallel(Model(), scheme="balanced", deadline=60, transport=asked)
+        except sparsesync.Error as error:
+            found[str(asked)] = {"says": f"{type(error).__name__}: {error}"}
+            continue
+        train(ddp)
+        told = ddp.statistics()
+        result = compared(ddp.module, reference(ddp.world_size))
+        dense = told["parameters"]["out.weight"]["scheme"]
+        found[str(asked)] = {"kind": told["transport"], "dense by": dense, **result}
+        found["rank"] = ddp.rank
+        ddp.close()
+    return {**found, "warnings": [line for line in lines if "Gloo" in line]}
+
+
 def lost() -> dict[str, Any]:
     """Worker 1 dies during a step; the others get an error."""
     ddp = DistributedDataParallel(Model(), scheme="balanced", deadline=5)
@@ -256,6 +282,7 @@ def main() -> None:
         "finalize": finalize,
         "who": who,
         "hook": hook,
+        "transports": transports,
         "lost": lost,
     }
     found = cases[case]()

@@ -67,7 +67,7 @@ def test_the_program_of_getting_started_trains(launcher: str, tmp_path: Path) ->
 @pytest.mark.parametrize("workers", [1, 3])
 def test_every_scheme_is_right(launcher: str, workers: int, tmp_path: Path) -> None:
     found = found_by(launcher, "schemes", tmp_path, workers)
-    kind = {"torchrun": "process_group", "mpirun": "mpi"}[launcher]
+    kind = {"torchrun": "ucx", "mpirun": "mpi"}[launcher]
     for rank, each in enumerate(found):
         assert (each.pop("rank"), each.pop("transport"), each.pop("dense by")) == (rank, kind, "dense_native")
     assert len(found[0]) == 8
@@ -76,18 +76,71 @@ def test_every_scheme_is_right(launcher: str, workers: int, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(
-    ("kind", "nodes", "expected"),
+    ("kind", "words", "nodes", "expected"),
     [
-        ("process_group", [0, 0], "dense_native"),
-        ("process_group", [0, 1], "dense_native"),
-        ("mpi", [0, 0, 0], "dense_native"),
-        ("mpi", [0, 0, 2], "dense_ring"),
-        ("local", [0, 0], "dense_ring"),
+        ("process_group", "", [0, 0], "dense_native"),
+        ("process_group", "", [0, 1], "dense_native"),
+        ("mpi", "", [0, 0, 0], "dense_native"),
+        ("mpi", "", [0, 0, 2], "dense_ring"),
+        ("ucx", "process_group", [0, 1], "dense_native"),
+        ("ucx", "mpi", [0, 0, 2], "dense_ring"),
+        ("ucx", "local", [0, 0], "dense_ring"),
+        ("local", "", [0, 0], "dense_ring"),
     ],
 )
-def test_dense_gradients_use_the_faster_scheme(kind: str, nodes: list[int], expected: str) -> None:
+def test_dense_gradients_use_the_faster_scheme(kind: str, words: str, nodes: list[int], expected: str) -> None:
     transport: Any = types.SimpleNamespace(nodes=nodes)
-    assert launch.Connection(transport, kind, datetime.timedelta(1)).dense_scheme == expected
+    assert launch.Connection(transport, kind, datetime.timedelta(1), words=words).dense_scheme == expected
+
+
+def test_each_transport_between_hosts(tmp_path: Path) -> None:
+    found = found_by("torchrun", "transports", tmp_path, 3)
+    for asked, kind in (("None", "ucx"), ("ucx", "ucx"), ("gloo", "process_group")):
+        expect_right([each[asked] for each in found])
+        assert {(each[asked]["kind"], each[asked]["dense by"]) for each in found} == {(kind, "dense_native")}
+    for each in found:
+        assert each["mpi"]["says"] == (
+            "UnsupportedError: transport 'mpi': the workers are connected by torch's process group: start them with mpirun"
+        )
+        assert each["warnings"] == []
+
+
+def test_each_transport_under_mpirun(tmp_path: Path) -> None:
+    found = found_by("mpirun", "transports", tmp_path, 2)
+    for asked, kind in (("None", "mpi"), ("ucx", "ucx"), ("mpi", "mpi")):
+        expect_right([each[asked] for each in found])
+        assert {each[asked]["kind"] for each in found} == {kind}
+    for each in found:
+        assert each["gloo"]["says"] == (
+            "UnsupportedError: transport 'gloo': the workers are connected by MPI: start them with torchrun, or call "
+            "torch.distributed.init_process_group() first"
+        )
+
+
+def test_gloo_replaces_ucx_if_a_worker_lacks_it(tmp_path: Path) -> None:
+    found = launching.outcomes(launching.torchrun(2, PROGRAM, "transports", tmp_path), tmp_path, 2, SPARSESYNC_TEST_LACKS_UCX="1")
+    lacks = "worker 1: "
+    for each in found:
+        expect_right([each["None"]])
+        assert each["None"]["kind"] == "process_group"
+        assert each["ucx"]["says"].startswith(f"UnsupportedError: transport 'ucx': {lacks}")
+        assert "/missing/libucp.so.0" in each["ucx"]["says"]
+    [warning] = found[0]["warnings"]
+    assert warning.startswith(f"gradients go over Gloo, where steps take up to twice as long as over UCX: {lacks}")
+    assert found[1]["warnings"] == []
+
+
+@pytest.mark.parametrize(
+    ("versions", "expected"),
+    [
+        (["1.13.1", "1.13.0"], ""),
+        (["1.13.1", None], "worker 1: lacks it"),
+        (["1.13.1", "1.13.1", "1.17.0"], "worker 0 has UCX 1.13.1, worker 2 1.17.0: install the same version"),
+    ],
+)
+def test_why_ucx_cannot_connect(versions: list[str | None], expected: str) -> None:
+    workers = [launch.Reach("cpu", None, "", "", None, "", False, each, "lacks it") for each in versions]
+    assert launch.why_not_ucx(workers) == expected
 
 
 def test_models_of_several_groups_at_once(tmp_path: Path) -> None:
@@ -120,7 +173,7 @@ def test_a_process_group_of_another_size_than_mpiruns(tmp_path: Path) -> None:
 def test_torchrun_within_mpirun(tmp_path: Path) -> None:
     command = [str(launching.ROOT / "cmake/mpirun.sh"), "-np", "1", *launching.torchrun(2, PROGRAM, "who", tmp_path)]
     for rank, each in enumerate(launching.outcomes(command, tmp_path, 2)):
-        assert each == {"rank": rank, "workers": 2, "transport": "process_group"}
+        assert each == {"rank": rank, "workers": 2, "transport": "ucx"}
 
 
 @pytest.mark.parametrize(
