@@ -2,7 +2,12 @@
 
 #include <fmt/format.h>
 
+#include <utility>
+
 #include "engine/session/bucket_agreement.h"
+#include "sparsesync/rendezvous.h"
+#include "sparsesync/transports/mpi.h"
+#include "sparsesync/transports/ucx.h"
 
 namespace sparsesync {
 namespace {
@@ -11,6 +16,20 @@ namespace {
 constexpr char kDone = '.';
 constexpr char kBadInput = 'i';
 constexpr char kFailed = 'f';
+
+/// Lets workers meet over their control network, whose deadline applies.
+class WorkersRendezvous : public Rendezvous {
+ public:
+  explicit WorkersRendezvous(Workers& workers) : workers_(workers) {}
+  Rank rank() const override { return workers_.here().front(); }
+  int size() const override { return workers_.size(); }
+  std::vector<std::string> all_gather(const std::string& own, Clock::time_point) override {
+    return workers_.all_gather(own);
+  }
+
+ private:
+  Workers& workers_;
+};
 
 }  // namespace
 
@@ -49,36 +68,62 @@ std::vector<std::unique_ptr<Transport>> LocalWorkers::connect() {
   return ends;
 }
 
-MpiWorkers::MpiWorkers(std::chrono::milliseconds deadline, Chunks chunks)
-    : chunks_(chunks),
-      world_({false, deadline}),
-      control_(world_.join()),
+ProcessWorkers::ProcessWorkers(std::shared_ptr<MpiWorld> world, std::unique_ptr<Transport> control,
+                               Connect connect, bool has_all_reduce,
+                               std::chrono::milliseconds deadline)
+    : world_(std::move(world)),
+      connect_(std::move(connect)),
+      has_all_reduce_(has_all_reduce),
+      control_(std::move(control)),
       channel_(*control_, Context(memory_), deadline) {}
 
-int MpiWorkers::on_this_machine() const {
+int ProcessWorkers::on_this_machine() const {
   int workers = 0;
   for (const Rank rank : Ranks(size())) {
-    if (control_->node(rank) == control_->node(world_.rank())) ++workers;
+    if (control_->node(rank) == control_->node(control_->rank())) ++workers;
   }
   return workers;
 }
 
-int MpiWorkers::per_node() const {
+int ProcessWorkers::per_node() const {
   return workers_of_a_node(*control_);
 }
 
-std::vector<std::unique_ptr<Transport>> MpiWorkers::connect() {
+std::vector<std::unique_ptr<Transport>> ProcessWorkers::connect() {
   std::vector<std::unique_ptr<Transport>> ends;
-  ends.push_back(world_.join(chunks_));
+  ends.push_back(connect_(*this));
   return ends;
 }
 
-std::vector<std::string> MpiWorkers::all_gather(const std::string& own) {
+std::vector<std::string> ProcessWorkers::all_gather(const std::string& own) {
   return channel_.all_gather(own);
 }
 
-void MpiWorkers::agree(const std::string& subject, const ControlChannel::Statement& own) {
+void ProcessWorkers::agree(const std::string& subject, const ControlChannel::Statement& own) {
   channel_.agree(subject, own);
+}
+
+std::unique_ptr<Workers> workers_over_mpi(std::chrono::milliseconds deadline, Chunks chunks) {
+  const auto world = std::make_shared<MpiWorld>(MpiOptions{.deadline = deadline});
+  return std::make_unique<ProcessWorkers>(
+      world, world->join(), [world = world.get(), chunks](Workers&) { return world->join(chunks); },
+      true, deadline);
+}
+
+std::unique_ptr<Workers> workers_over_ucx(std::chrono::milliseconds deadline, Chunks chunks) {
+  const auto world = std::make_shared<MpiWorld>(MpiOptions{.deadline = deadline});
+  const UcxOptions options{.chunks = chunks, .deadline = deadline};
+  auto workers = std::make_unique<ProcessWorkers>(
+      world, world->join(),
+      [options](Workers& all) {
+        WorkersRendezvous rendezvous(all);
+        return ucx_over(rendezvous, options);
+      },
+      false, deadline);
+  workers->together([] {
+    if (const std::string reason = why_no_ucx(); !reason.empty()) throw Error(reason);
+  });
+  return workers;
 }
 
 }  // namespace sparsesync

@@ -11,10 +11,12 @@
 #include "engine/session/control_channel.h"
 #include "sparsesync/memory.h"
 #include "sparsesync/transport.h"
+#include "sparsesync/transports/chunks.h"
 #include "sparsesync/transports/local.h"
-#include "sparsesync/transports/mpi.h"
 
 namespace sparsesync {
+
+class MpiWorld;
 
 /// The workers of a run, as seen by one of its processes. Every process makes the same calls in the
 /// same order, except for trivial accessors.
@@ -76,15 +78,21 @@ class LocalWorkers : public Workers {
   std::unique_ptr<LocalNetwork> network_;  // made by the last connect()
 };
 
-/// Each worker is a process.
-class MpiWorkers : public Workers {
+/// Each worker is a process. One network carries control messages while the others come and go.
+class ProcessWorkers : public Workers {
  public:
-  /// @param deadline  timeout of each wait for other processes
-  /// @throws what MpiWorld throws
-  MpiWorkers(std::chrono::milliseconds deadline, Chunks chunks);
-  int size() const override { return world_.size(); }
-  std::vector<Rank> here() const override { return {world_.rank()}; }
-  bool has_all_reduce() const override { return true; }
+  /// Creates a network between all workers.
+  using Connect = std::function<std::unique_ptr<Transport>(Workers& workers)>;
+  /// @param world           provides `control`, and is destroyed after it; nullptr: nothing to keep
+  /// @param control         the network of control messages
+  /// @param connect         creates the networks of connect()
+  /// @param has_all_reduce  whether these networks provide an all-reduce
+  /// @param deadline        timeout of each wait for other processes
+  ProcessWorkers(std::shared_ptr<MpiWorld> world, std::unique_ptr<Transport> control,
+                 Connect connect, bool has_all_reduce, std::chrono::milliseconds deadline);
+  int size() const override { return control_->size(); }
+  std::vector<Rank> here() const override { return {control_->rank()}; }
+  bool has_all_reduce() const override { return has_all_reduce_; }
   int on_this_machine() const override;
   int per_node() const override;
   std::vector<std::unique_ptr<Transport>> connect() override;
@@ -92,11 +100,22 @@ class MpiWorkers : public Workers {
   void agree(const std::string& subject, const ControlChannel::Statement& own) override;
 
  private:
-  Chunks chunks_;
+  std::shared_ptr<MpiWorld> world_;
+  Connect connect_;
+  bool has_all_reduce_;
   HostMemory memory_;
-  MpiWorld world_;
   std::unique_ptr<Transport> control_;
   ControlChannel channel_;
 };
+
+/// Returns the processes that mpirun started, connected by MPI.
+/// @param deadline  timeout of each wait for other processes
+/// @throws what MpiWorld throws
+std::unique_ptr<Workers> workers_over_mpi(std::chrono::milliseconds deadline, Chunks chunks);
+
+/// Returns the processes that mpirun started, connected by UCX. MPI carries control messages.
+/// @param deadline  timeout of each wait for other processes
+/// @throws what MpiWorld throws, Error if a process cannot use UCX
+std::unique_ptr<Workers> workers_over_ucx(std::chrono::milliseconds deadline, Chunks chunks);
 
 }  // namespace sparsesync

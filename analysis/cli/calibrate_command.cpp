@@ -31,7 +31,7 @@ std::unique_ptr<Workers> workers_from(const CalibrateArguments& given) {
   given.check();
   if (given.transport == "nccl") {
     throw InputError(
-        "calibrate measures the links of hosts, not of GPUs: use --transport local or mpi");
+        "calibrate measures the links of hosts, not of GPUs: use --transport local, mpi or ucx");
   }
   if (given.is_local()) {
     return std::make_unique<LocalWorkers>(given.workers > 0 ? given.workers : kWorkers,
@@ -41,7 +41,7 @@ std::unique_ptr<Workers> workers_from(const CalibrateArguments& given) {
     throw InputError(
         "--workers applies only to --transport local: remove it, mpirun -np sets the number");
   }
-  return std::make_unique<MpiWorkers>(given.deadline(), Chunks{});
+  return given.processes(Chunks{});
 }
 
 std::string table_of(const NetworkFile& network) {
@@ -117,9 +117,9 @@ void add_calibrate_command(CLI::App& app) {
       "calibrate", "Measure latency and rate of the links, and the CPU time per byte");
   command
       .add_option("--transport", given->transport,
-                  "Connection between the workers: local (threads of this process) or mpi "
+                  "Connection between the workers: local (threads of this process), or mpi or ucx "
                   "(processes started by mpirun)")
-      ->type_name("local|mpi")
+      ->type_name("local|mpi|ucx")
       ->required();
   add_count(command, "--workers", given->workers, 2, 1024,
             "With --transport local: number of workers (default: 8)");

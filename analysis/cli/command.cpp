@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "analysis/cli/units.h"
+#include "analysis/launcher.h"
 #include "analysis/plan/scale_plan.h"
 #include "analysis/trace/trace.h"
 #include "kernels/base/printable.h"
@@ -169,17 +170,22 @@ std::chrono::milliseconds TransportArguments::deadline() const {
   return std::chrono::milliseconds(static_cast<std::int64_t>(deadline_s * 1000));
 }
 
-bool TransportArguments::over_mpi() const {
+bool TransportArguments::has_processes() const {
   // Open MPI sets the first variable, MPI libraries with PMI set the second.
   const bool is_started_by_mpirun =
       std::getenv("OMPI_COMM_WORLD_SIZE") != nullptr ||  // NOLINT(concurrency-mt-unsafe)
       std::getenv("PMI_SIZE") != nullptr;                // NOLINT(concurrency-mt-unsafe)
-  return transport == "mpi" || (transport == "nccl" && is_started_by_mpirun);
+  return transport == "mpi" || transport == "ucx" || (transport == "nccl" && is_started_by_mpirun);
+}
+
+std::unique_ptr<Workers> TransportArguments::processes(Chunks chunks) const {
+  return transport == "ucx" ? workers_over_ucx(deadline(), chunks)
+                            : workers_over_mpi(deadline(), chunks);
 }
 
 void TransportArguments::check() const {
-  if (!is_local() && transport != "mpi" && transport != "nccl") {
-    throw InputError(fmt::format("--transport '{}': use local, mpi or nccl", transport));
+  if (!is_local() && transport != "mpi" && transport != "ucx" && transport != "nccl") {
+    throw InputError(fmt::format("--transport '{}': use local, mpi, ucx or nccl", transport));
   }
   if (!is_local() && (rate_bps > 0 || latency_s > 0)) {
     throw InputError(

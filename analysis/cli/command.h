@@ -16,9 +16,12 @@
 #include "kernels/base/dtype.h"
 #include "schemes/cost.h"
 #include "sparsesync/network_file.h"
+#include "sparsesync/transports/chunks.h"
 #include "sparsesync/transports/local.h"
 
 namespace sparsesync {
+
+class Workers;
 
 /// @{
 
@@ -65,15 +68,19 @@ CLI::Option* add_json(CLI::App& command, std::string& target);
 
 /// The options that select how a command's workers are connected.
 struct TransportArguments {
-  std::string transport = "local";  // local, mpi or nccl
+  std::string transport = "local";  // local, mpi, ucx or nccl
   double rate_bps = 0;              // bits/s of each local link; 0: not limited
   double latency_s = 0;
   double deadline_s = 60;  // timeout of each wait for another worker
 
   bool is_local() const { return transport == "local"; }
-  /// Returns whether workers are processes of mpirun: always with mpi, and with nccl if mpirun
+  /// Returns whether workers are processes: always with mpi and ucx, and with nccl if mpirun
   /// started this process.
-  bool over_mpi() const;
+  bool has_processes() const;
+  /// Connects the processes.
+  /// @pre has_processes()
+  /// @throws what workers_over_mpi() and workers_over_ucx() throw
+  std::unique_ptr<Workers> processes(Chunks chunks) const;
   LocalLink link() const;
   std::chrono::milliseconds deadline() const;
   /// @throws InputError if the transport is unknown, or cannot shape its links as requested

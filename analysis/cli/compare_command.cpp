@@ -62,8 +62,8 @@ std::optional<CompareOptions::Gpu> gpu_from(const std::string& device) {
 
 CompareOptions options_from(const CompareArguments& given) {
   given.check();
-  if (!given.over_mpi() && (given.chunk || given.window)) {
-    throw InputError("--chunk and --window apply only to --transport mpi: remove them");
+  if (!given.has_processes() && (given.chunk || given.window)) {
+    throw InputError("--chunk and --window apply only to --transport mpi or ucx: remove them");
   }
   if (given.clock != "real" && given.clock != "virtual") {
     throw InputError(fmt::format("--clock '{}': use real or virtual", given.clock));
@@ -155,11 +155,12 @@ std::string compare_heading(const CompareReport& report, std::string_view transp
     dense += static_cast<double>(tensor.dense_bytes());
   }
   const std::string link =
-      transport == "mpi" ? "real links"
-                         : fmt::format("{}, latency {}",
-                                       report.link.rate_bps ? format_rate(*report.link.rate_bps)
-                                                            : "rate not limited",
-                                       format_seconds(report.link.latency_s));
+      transport == "mpi" || transport == "ucx"
+          ? "real links"
+          : fmt::format(
+                "{}, latency {}",
+                report.link.rate_bps ? format_rate(*report.link.rate_bps) : "rate not limited",
+                format_seconds(report.link.latency_s));
   return fmt::format(
       "{} workers over {} ({}, {} clock), {} step{}, median of {}\n"
       "dense gradient {}, partitioned ideal {}, lower bound {} a step for the busiest worker\n\n",
@@ -249,9 +250,7 @@ Chunks chunks_from(const CompareArguments& given) {
 void compare(const CompareArguments& given) {
   CompareOptions options = options_from(given);
   std::unique_ptr<Workers> workers;
-  if (given.over_mpi()) {
-    workers = std::make_unique<MpiWorkers>(options.deadline, chunks_from(given));
-  }
+  if (given.has_processes()) workers = given.processes(chunks_from(given));
   std::unique_ptr<JsonOutput> json;
   std::unique_ptr<Progress> progress;
   std::optional<Comparison> comparison;
@@ -319,8 +318,8 @@ void add_compare_command(CLI::App& app) {
   command
       .add_option("--transport", given->transport,
                   "Connection between the workers: local (threads of this process, the default), "
-                  "mpi (processes started by mpirun) or nccl (GPUs of either)")
-      ->type_name("local|mpi|nccl");
+                  "mpi or ucx (processes started by mpirun) or nccl (GPUs of threads or processes)")
+      ->type_name("local|mpi|ucx|nccl");
   add_rate(command, "--rate", given->rate_bps,
            "With --transport local: rate of each worker's link, per direction, such as 200mbit "
            "(default: not limited)");
@@ -375,10 +374,11 @@ void add_compare_command(CLI::App& app) {
   add_seconds(command, "--deadline", given->deadline_s,
               "Timeout of each wait for another worker (default: 60s)");
   add_bytes(command, "--chunk", given->chunk,
-            "With --transport mpi: maximum size of the chunks of a message (default: 16KiB)");
+            "With --transport mpi or ucx: maximum size of the chunks of a message (default: "
+            "16KiB)");
   add_count(command, "--window", given->window, 1, 65'536,
-            "With --transport mpi: maximum number of chunks that a worker has in flight (default: "
-            "14)");
+            "With --transport mpi or ucx: maximum number of chunks that a worker has in flight "
+            "(default: 14)");
   command
       .add_option("--result", given->result,
                   "Write every worker's result of every step: DIR/SCHEME/w0003.s0001.safetensors "
@@ -406,6 +406,7 @@ void add_compare_command(CLI::App& app) {
       "  sparsesync compare TRACE --rate 25gbit --latency 10us --clock virtual\n"
       "  sparsesync compare TRACE --schemes auto --rate 25gbit --latency 10us --explain\n"
       "  mpirun -np 8 sparsesync compare TRACE --transport mpi\n"
+      "  mpirun -np 8 sparsesync compare TRACE --transport ucx\n"
       "  mpirun -np 8 sparsesync compare TRACE --transport nccl");
   command.callback([given, &command] {
     for (const SchemeOption option : kSchemeOptions) {

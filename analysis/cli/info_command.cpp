@@ -14,6 +14,7 @@
 #include "sparsesync/device.h"
 #include "sparsesync/transports/mpi.h"
 #include "sparsesync/transports/nccl.h"
+#include "sparsesync/transports/ucx.h"
 
 namespace sparsesync {
 namespace {
@@ -26,6 +27,7 @@ struct InfoArguments {
 std::vector<std::string> transports() {
   std::vector<std::string> all{"local"};
   if (has_mpi()) all.emplace_back("mpi");
+  if (why_no_ucx().empty()) all.emplace_back("ucx");
   if (device_facts().compiled_in) all.emplace_back("nccl");
   return all;
 }
@@ -86,6 +88,7 @@ std::string build_text() {
   line("devices", fmt::format("{}", fmt::join(devices(), ", ")));
   line("cuda", cuda_text());
   line("nccl", nccl_text());
+  line("ucx", ucx_text());
   line("transports", fmt::format("{}", fmt::join(transports(), ", ")));
   line("dtypes", dtype_names(", "));
   std::vector<std::string_view> names;
@@ -118,6 +121,7 @@ std::string as_json() {
   json["devices"] = devices();
   json["cuda"] = cuda_json();
   json["nccl"] = nccl_text();
+  json["ucx"] = ucx_text();
   json["transports"] = transports();
   for (const DType dtype : kDTypes) json["dtypes"].push_back(name_of(dtype));
   json["schemes"] = Json::array();

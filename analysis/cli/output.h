@@ -17,7 +17,7 @@
 namespace sparsesync {
 
 /// Returns the JSON of a comparison, without a final line end.
-/// @param transport   "local", "mpi" or "nccl"
+/// @param transport   "local", "mpi", "ucx" or "nccl"
 /// @param provenance  of the program and its inputs
 std::string compare_json(const CompareReport& report, const std::string& transport,
                          const Json& provenance);

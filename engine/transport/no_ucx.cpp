@@ -25,8 +25,8 @@ std::string why_no_ucx() {
   return kMissing;
 }
 
-std::string ucx_version() {
-  throw Error(kMissing);
+std::string ucx_text() {
+  return std::string("(") + kMissing + ")";
 }
 
 }  // namespace sparsesync

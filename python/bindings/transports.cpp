@@ -430,7 +430,14 @@ TransportHandle ucx_over_words(TransportHandle& words, double deadline_s,
 void bind_ucx(nb::module_& module) {
   module.def("ucx_over", &ucx_over_words, nb::arg("words"), nb::arg("deadline_s") = 60.0,
              nb::arg("interfaces") = "", kUcxOver);
-  module.def("ucx_version", &ucx_version, kUcxVersion);
+  module.def(
+      "ucx_version",
+      [] {
+        const std::string problem = why_no_ucx();
+        if (!problem.empty()) throw Error(problem);
+        return ucx_text();
+      },
+      kUcxVersion);
 }
 
 constexpr const char* kMpiWorld = R"doc(Connects the processes that mpirun started.

@@ -290,8 +290,9 @@ std::string why_no_ucx() {
   return ucx::why_no_ucx();
 }
 
-std::string ucx_version() {
-  return ucx::version_text();
+std::string ucx_text() {
+  const std::string reason = ucx::why_no_ucx();
+  return reason.empty() ? ucx::version_text() : fmt::format("({})", reason);
 }
 
 }  // namespace sparsesync

@@ -69,8 +69,7 @@ std::unique_ptr<Transport> join(const std::string& address, Rank rank, int size,
 /// Returns why this process cannot use UCX, or an empty string if it can.
 std::string why_no_ucx();
 
-/// Returns the version of UCX: "1.13.1".
-/// @throws Error if UCX is missing or unusable
-std::string ucx_version();
+/// Returns the version of UCX, such as "1.13.1". Without UCX, returns the reason in parentheses.
+std::string ucx_text();
 
 }  // namespace sparsesync
