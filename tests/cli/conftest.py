@@ -9,6 +9,8 @@ import sys
 import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
+# MPI never frees some of its allocations. cmake/mpirun.sh sets the same option.
+LEAKS_OF_MPI = {"LSAN_OPTIONS": f"print_suppressions=0:suppressions={ROOT}/cmake/lsan_mpi.supp"}
 
 # Shells start background processes with interrupts ignored, and the processes that tests start would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -64,6 +66,47 @@ def refused(run, tmp_path):
         return result
 
     return run_refused
+
+
+@pytest.fixture
+def mpirun(program, tmp_path):
+    """Runs the contexts of an mpirun. Each is (processes, arguments of the program, or another command). Leaves no process behind."""
+
+    def start(*contexts, options=(), timeout=300):
+        command = [ROOT / "cmake/mpirun.sh", *options]
+        for place, (count, arguments) in enumerate(contexts):
+            words = arguments if isinstance(arguments, str) else None
+            command += [":"] if place else []
+            command += ["-np", str(count)]
+            command += words.split() if words else [str(program), *map(str, arguments)]
+        streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+        with subprocess.Popen(command, cwd=tmp_path, start_new_session=True, **streams) as job:
+            try:
+                output, errors = job.communicate(timeout=timeout)
+            except BaseException:
+                os.killpg(job.pid, signal.SIGTERM)  # mpirun ends its processes, which are in separate groups
+                raise
+        return subprocess.CompletedProcess(command, job.returncode, output, errors)
+
+    return start
+
+
+@pytest.fixture
+def make_trace(run, tmp_path):
+    """Returns a function that writes a small synthetic trace."""
+
+    def make(workers, seed=1, name="trace", rows=30000):
+        made = run("trace", "synthetic", "--rows", rows, "--width", 24, "--density", 0.01, "--zipf", 1.1,
+                   "--workers", workers, "--steps", 2, "--seed", seed, "--out", name)
+        assert made.returncode == 0, made.stderr
+        return tmp_path / name
+
+    return make
+
+
+def said(result):
+    """Returns the program's lines on standard error, one for each worker that failed."""
+    return [line for line in result.stderr.splitlines() if line.startswith("sparsesync: ")]
 
 
 def tables_printed_by(script, program, *arguments):

@@ -2,58 +2,13 @@
 # ctest: NEEDS MPI SLOW ALL
 
 import json
-import os
-import signal
-import subprocess
 
 import pytest
-
-CMAKE = os.environ["SPARSESYNC_SOURCE_DIR"] + "/cmake"
-MPIRUN = CMAKE + "/mpirun.sh"
-
-
-@pytest.fixture
-def mpirun(program, tmp_path):
-    """Runs the contexts of an mpirun. Each is (processes, arguments of the program, or another command). Leaves no process behind."""
-
-    def start(*contexts, options=(), timeout=300):
-        command = [MPIRUN, *options]
-        for place, (count, arguments) in enumerate(contexts):
-            words = arguments if isinstance(arguments, str) else None
-            command += [":"] if place else []
-            command += ["-np", str(count)]
-            command += words.split() if words else [str(program), *map(str, arguments)]
-        streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-        with subprocess.Popen(command, cwd=tmp_path, start_new_session=True, **streams) as job:
-            try:
-                output, errors = job.communicate(timeout=timeout)
-            except BaseException:
-                os.killpg(job.pid, signal.SIGTERM)  # mpirun ends its processes, which are in separate groups
-                raise
-        return subprocess.CompletedProcess(command, job.returncode, output, errors)
-
-    return start
-
-
-@pytest.fixture
-def trace(run, tmp_path):
-    def make(workers, seed=1, name="trace", rows=30000):
-        made = run("trace", "synthetic", "--rows", rows, "--width", 24, "--density", 0.01, "--zipf", 1.1,
-                   "--workers", workers, "--steps", 2, "--seed", seed, "--out", name)
-        assert made.returncode == 0, made.stderr
-        return tmp_path / name
-
-    return make
-
-
-def said(result):
-    """Returns the program's lines on standard error, one for each worker that failed."""
-    return [line for line in result.stderr.splitlines() if line.startswith("sparsesync: ")]
-
+from conftest import LEAKS_OF_MPI, said
 
 @pytest.mark.parametrize("workers", [1, 2, 3, 4, 7])
-def test_reports_what_local_reports(run, mpirun, trace, tmp_path, workers):
-    made = trace(workers)
+def test_reports_what_local_reports(run, mpirun, make_trace, tmp_path, workers):
+    made = make_trace(workers)
     result = mpirun((workers, ["compare", made, "--transport", "mpi", "--json", "mpi.json",
                                "--result", "mpi", "--repeat", 2]))
     assert result.returncode == 0, result.stderr
@@ -86,8 +41,8 @@ def test_reports_what_local_reports(run, mpirun, trace, tmp_path, workers):
             assert (tmp_path / "mpi" / "dense_native" / file.name).read_bytes() == bits, file
 
 
-def test_chunk_and_window_change_no_bit(mpirun, trace, tmp_path):
-    made = trace(3, rows=3000)
+def test_chunk_and_window_change_no_bit(mpirun, make_trace, tmp_path):
+    made = make_trace(3, rows=3000)
     reports = []
     for place, options in enumerate([[], ["--chunk", "300", "--window", "1"], ["--chunk", "1MiB"]]):
         result = mpirun((3, ["compare", made, "--transport", "mpi", "--repeat", 1, "--json", f"{place}.json",
@@ -101,8 +56,8 @@ def test_chunk_and_window_change_no_bit(mpirun, trace, tmp_path):
                 assert one["bytes_total"] == other["bytes_total"]
 
 
-def test_auto_and_explain_go_by_the_network_that_is_given(run, mpirun, trace, tmp_path):
-    made = trace(3)
+def test_auto_and_explain_go_by_the_network_that_is_given(run, mpirun, make_trace, tmp_path):
+    made = make_trace(3)
     link = {"latency_s": 1e-6, "rate_bps": 1e7, "ci": [[1e-6, 1e-6], [1e7, 1e7]]}
     network = {"links": {"inter": link, "intra": link},
                "host": {"encode_s_per_byte": 0, "aggregate_s_per_byte": 0}, "provenance": {}}
@@ -118,8 +73,8 @@ def test_auto_and_explain_go_by_the_network_that_is_given(run, mpirun, trace, tm
     assert over_mpi["bytes_total"] == in_threads["bytes_total"]
 
 
-def test_explain_on_an_unknown_network(mpirun, trace):
-    result = mpirun((3, ["compare", trace(3), "--transport", "mpi", "--explain"]))
+def test_explain_on_an_unknown_network(mpirun, make_trace):
+    result = mpirun((3, ["compare", make_trace(3), "--transport", "mpi", "--explain"]))
     assert result.returncode != 0 and not result.stdout
     assert said(result) and all("--network" in line for line in said(result)), result.stderr
 
@@ -136,12 +91,12 @@ def test_a_calibration_of_one_node(mpirun, tmp_path):
     assert links["inter"] is None and links["intra"]["rate_bps"] > 0
 
 
-def test_predictions_from_a_network(mpirun, trace, tmp_path):
+def test_predictions_from_a_network(mpirun, make_trace, tmp_path):
     link = {"latency_s": 1e-3, "rate_bps": 1e8, "ci": [[1e-3, 1e-3], [1e8, 1e8]]}
     slow = {**link, "rate_bps": 1e6}
     host = {"encode_s_per_byte": 0, "aggregate_s_per_byte": 0}
     (tmp_path / "N.json").write_text(json.dumps({"links": {"inter": slow, "intra": link}, "host": host}))
-    made = trace(3)
+    made = make_trace(3)
     options = ["--transport", "mpi", "--repeat", 1, "--schemes", "dense_ring", "--json", "mpi.json"]
     result = mpirun((3, ["compare", made, *options, "--network", "N.json"]))
     assert result.returncode == 0, result.stderr
@@ -160,14 +115,14 @@ def test_a_calibration_needs_two_workers(mpirun, tmp_path):
     assert not (tmp_path / "N.json").exists()
 
 
-def test_without_mpirun_it_says_how_to_start(refused, trace):
-    made = trace(4)
+def test_without_mpirun_it_says_how_to_start(refused, make_trace):
+    made = make_trace(4)
     refused("compare", made, "--transport", "mpi", parts=["mpirun -np 4", "4 workers"],
-            environment={"LSAN_OPTIONS": f"print_suppressions=0:suppressions={CMAKE}/lsan_mpi.supp"})  # same as in cmake/mpirun.sh
+            environment=LEAKS_OF_MPI)
 
 
-def test_a_trace_for_another_number_of_workers(mpirun, trace):
-    result = mpirun((3, ["compare", trace(2), "--transport", "mpi"]))
+def test_a_trace_for_another_number_of_workers(mpirun, make_trace):
+    result = mpirun((3, ["compare", make_trace(2), "--transport", "mpi"]))
     assert result.returncode == 2
     assert all("the trace has 2 workers, but this run has 3" in line for line in said(result)) and said(result)
 
@@ -179,9 +134,9 @@ def test_a_trace_for_another_number_of_workers(mpirun, trace):
     (["compare", "trace", "--transport", "mpi", "--chunk", "8KiB"], ["--chunk is 0 on worker 0 and 8192 on worker 2"]),
     (["compare", "absent", "--transport", "mpi"], ["'absent' is not a trace"]),
 ])
-def test_different_arguments_are_reported_by_all_workers(mpirun, trace, other, parts):
-    trace(3)
-    trace(3, seed=2, name="other")
+def test_different_arguments_are_reported_by_all_workers(mpirun, make_trace, other, parts):
+    make_trace(3)
+    make_trace(3, seed=2, name="other")
     result = mpirun((2, ["compare", "trace", "--transport", "mpi"]), (1, other), options=["--enable-recovery"])
     assert len(said(result)) == 3, result.stderr
     for line in said(result):
@@ -189,15 +144,15 @@ def test_different_arguments_are_reported_by_all_workers(mpirun, trace, other, p
             assert part in line
 
 
-def test_a_rank_that_never_comes(mpirun, trace):
-    result = mpirun((2, ["compare", trace(3), "--transport", "mpi", "--deadline", 2]), (1, "sleep 6"),
+def test_a_rank_that_never_comes(mpirun, make_trace):
+    result = mpirun((2, ["compare", make_trace(3), "--transport", "mpi", "--deadline", 2]), (1, "sleep 6"),
                     options=["--enable-recovery"])
     assert len(said(result)) == 2, result.stderr
     for line in said(result):
         assert "did not end within 2 s: a process is missing" in line
 
 
-def test_links_of_mpi_are_not_shaped(refused, trace):
-    made = trace(2)
+def test_links_of_mpi_are_not_shaped(refused, make_trace):
+    made = make_trace(2)
     refused("compare", made, "--transport", "mpi", "--rate", "1gbit", parts=["--rate", "remove them"])
-    refused("compare", made, "--chunk", "1KiB", parts=["--chunk", "only to --transport mpi"])
+    refused("compare", made, "--chunk", "1KiB", parts=["--chunk", "only to --transport mpi or ucx"])
