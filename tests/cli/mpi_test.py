@@ -6,6 +6,7 @@ import json
 import pytest
 from conftest import LEAKS_OF_MPI, said
 
+
 @pytest.mark.parametrize("workers", [1, 2, 3, 4, 7])
 def test_reports_what_local_reports(run, mpirun, make_trace, tmp_path, workers):
     made = make_trace(workers)
