@@ -261,7 +261,7 @@ def started(folder: Path, ranks: list[int], workers: int, late_s: float, deadlin
 
 def test_launched_workers_that_are_late_train(tmp_path: Path) -> None:
     for each in started(tmp_path, [0, 1], 2, late_s=2, deadline=60):
-        assert each["transport"] == "process_group", each
+        assert each["transport"] == "ucx", each
         assert each["deadline of torch's"] == "0:30:00"
 
 
@@ -298,7 +298,7 @@ def test_launched_by_mpi_workers_that_are_late_train(tmp_path: Path) -> None:
 
 WAITS = {
     *("wait", "join", "sleep", "acquire", "create_connection", "all_gather", "broadcast", "agree", "barrier", "register_bucket"),
-    *("TCPStore", "ProcessGroupGloo", "init_process_group", "MpiWorld", "nccl_over", "select", "recv", "accept", "all_reduce"),
+    *("TCPStore", "ProcessGroupGloo", "init_process_group", "MpiWorld", "nccl_over", "ucx_over", "select", "recv", "accept", "all_reduce"),
 }
 # All waits of a Session end at its deadline_s, which is the wrapper's.
 OF_SESSION = {"session", "_session"}
@@ -306,6 +306,7 @@ OF_SESSION = {"session", "_session"}
 LIMITED = {
     ("launch.py", "connection.transport.all_gather"): "seconds",
     ("launch.py", "_native.nccl_over"): "seconds",
+    ("launch.py", "_native.ucx_over"): "connection.deadline",
     ("launch.py", "_native.MpiWorld"): "seconds",
     ("launch.py", "_mpi_worlds[0].join"): "seconds",
     ("process_group.py", "work.wait"): "seconds",

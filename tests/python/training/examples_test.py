@@ -94,7 +94,7 @@ def test_the_summary_of_a_run(runs: dict[str, dict[str, Any]]) -> None:
             flags=re.MULTILINE,
         )
         assert (result["bytes_sent_per_step"] is None) == (name == "torch")
-    for name, transport in (("sparsesync", "process_group"), ("mpirun", "mpi")):
+    for name, transport in (("sparsesync", "ucx"), ("mpirun", "mpi")):
         statistics = runs[name]["statistics"]
         assert statistics["transport"] == transport
         assert runs[name]["bytes_sent_per_step"]["busiest"] > 0
