@@ -99,6 +99,7 @@ def parser(description: str | None, *, steps: int, batch: int, lr: float) -> arg
     own.add_argument("--scheme", metavar="NAME", help="a name from sparsesync.schemes() (auto)")
     own.add_argument("--wire", choices=("bf16", "f16"), help="type of the values in messages (f32)")
     own.add_argument("--announce", action="store_true", help="exchange row indices during the forward pass")
+    own.add_argument("--transport", choices=("ucx", "gloo", "mpi"), help="network between the workers (that of the launcher)")
     torchs = made.add_argument_group("options for --ddp torch")
     torchs.add_argument(
         "--gloo-threads", type=positive, metavar="N", help="threads of the Gloo group; 1 avoids a crash in torch 2.15 (2)"
@@ -115,7 +116,7 @@ def positive(text: str) -> int:
 
 def check(options: argparse.Namespace) -> None:
     """Checks the options, so that errors appear before minutes of training."""
-    for ddp, names in (("sparsesync", ("scheme", "wire", "announce")), ("torch", ("gloo_threads",))):
+    for ddp, names in (("sparsesync", ("scheme", "wire", "announce", "transport")), ("torch", ("gloo_threads",))):
         for name in names:
             if getattr(options, name) and options.ddp != ddp:
                 flag = name.replace("_", "-")
@@ -143,7 +144,7 @@ def distributed(module: torch.nn.Module, options: argparse.Namespace, world: Wor
     """Wraps the module as --ddp says. This is the only line in which the two wrappers differ."""
     if options.ddp == "sparsesync":
         return DistributedDataParallel(
-            module, scheme=options.scheme or "auto", wire=options.wire, announce=options.announce
+            module, scheme=options.scheme or "auto", wire=options.wire, announce=options.announce, transport=options.transport
         )
     if options.ddp == "torch":
         _initialize_torch(world)
