@@ -67,7 +67,7 @@ def test_the_program_of_getting_started_trains(launcher: str, tmp_path: Path) ->
 @pytest.mark.parametrize("workers", [1, 3])
 def test_every_scheme_is_right(launcher: str, workers: int, tmp_path: Path) -> None:
     found = found_by(launcher, "schemes", tmp_path, workers)
-    kind = {"torchrun": "ucx", "mpirun": "mpi"}[launcher]
+    kind = {"torchrun": "ucx" if workers > 1 else "process_group", "mpirun": "mpi"}[launcher]
     for rank, each in enumerate(found):
         assert (each.pop("rank"), each.pop("transport"), each.pop("dense by")) == (rank, kind, "dense_native")
     assert len(found[0]) == 8
