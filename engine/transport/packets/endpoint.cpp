@@ -28,7 +28,8 @@ constexpr std::chrono::milliseconds kGrace{200};
 // NOLINTNEXTLINE(performance-enum-size)
 enum class Kind : std::uint32_t { none, begin, more, credit, abort, leave, parted };
 
-/// The first bytes of each packet. In a `begin` packet the message's header follows.
+/// The first bytes of each packet. In a `begin` packet the message's header follows, in an `abort`
+/// packet the aborter's rank in 4 bytes, and its reason.
 struct Preamble {
   Kind kind = Kind::begin;
   std::uint32_t credits = 0;  // returned to the receiver
@@ -79,8 +80,9 @@ Endpoint::Endpoint(std::unique_ptr<Link> link, Rank rank, std::vector<int> nodes
       wake_(std::move(wake)) {
   const std::vector<Rank> ranks = peers_after(rank_, size());
   const std::size_t packets = ranks.size() * slots_of_a_peer_ + options_.window;
-  const std::size_t words = (ranks.size() + 3) * sizeof(Preamble);
-  memory_ = std::make_unique<std::byte[]>(packets * options_.bytes + words + kAbortReasonBytes);
+  const std::size_t words = (ranks.size() + 2) * sizeof(Preamble);
+  memory_ = std::make_unique<std::byte[]>(packets * options_.bytes + words + kAbortPreambleBytes +
+                                          kAbortReasonBytes);
   std::byte* memory = memory_.get();
   const auto next = [&](std::size_t bytes) { return std::exchange(memory, memory + bytes); };
   Layout layout{ranks, {}, options_.window + ranks.size() * kWords};
@@ -103,9 +105,8 @@ Endpoint::Endpoint(std::unique_ptr<Link> link, Rank rank, std::vector<int> nodes
   write(leave_word_, Preamble{Kind::leave, 0});
   parted_word_ = next(sizeof(Preamble));
   write(parted_word_, Preamble{Kind::parted, 0});
-  abort_word_ = next(sizeof(Preamble) + kAbortReasonBytes);
+  abort_word_ = next(kAbortPreambleBytes + kAbortReasonBytes);
   write(abort_word_, Preamble{Kind::abort, 0});
-  abort_text_ = abort_word_ + sizeof(Preamble);
   word_under_way_.assign(ranks.size() * kWords, false);
   const std::size_t most = ranks.size() * slots_of_a_peer_ + layout.sends + 1;
   calls_.reserve(most);
@@ -201,7 +202,7 @@ bool Endpoint::progress() {
 
 bool Endpoint::busy() const {
   const std::lock_guard lock(mutex_);
-  return open_groups_ > 0 || leaving_ || aborts() || reduction_.state != Reduction::State::none;
+  return open_groups_ > 0 || leaving_ || aborted_ || reduction_.state != Reduction::State::none;
 }
 
 void Endpoint::process_ended(Rank worker) {
@@ -295,9 +296,10 @@ void Endpoint::choose_calls() {
       peer.unreturned = 0;
       send_word(place, Word::credit, word, sizeof(Preamble));
     }
-    if (aborts() && !peer.left && !peer.sent_abort) {
+    // Every worker passes an abort on, so that a peer learns of it before this worker leaves.
+    if (aborted_ && !peer.left && !peer.sent_abort && peer.rank != aborter_) {
       peer.sent_abort = true;
-      send_word(place, Word::abort, abort_word_, sizeof(Preamble) + abort_reason_.size());
+      send_word(place, Word::abort, abort_word_, kAbortPreambleBytes + abort_reason_.size());
     }
     // Unless links close alone, a peer that left waits for the others to leave as well.
     if (leaving_ && !peer.sent_leave && !(peer.left && link_->closes_alone())) {
@@ -410,13 +412,7 @@ void Endpoint::packet_came(Peer& peer, std::size_t place) {
     case Kind::credit:
       break;
     case Kind::abort:
-      if (!aborted_) {
-        aborted_ = true;
-        aborter_ = peer.rank;
-        abort_reason_.assign(reinterpret_cast<const char*>(slot.bytes) + sizeof(Preamble),
-                             slot.size - sizeof(Preamble));
-      }
-      changed_.notify_all();
+      take_abort(peer, {slot.bytes, slot.size});
       break;
     case Kind::leave:
       peer.left = true;
@@ -430,6 +426,28 @@ void Endpoint::packet_came(Peer& peer, std::size_t place) {
       fail_by(peer, "sent a malformed packet");
   }
   peer.unposted.push(place);
+}
+
+void Endpoint::take_abort(const Peer& peer, std::span<const std::byte> packet) {
+  if (aborted_) return;
+  if (packet.size() < kAbortPreambleBytes) return fail_by(peer, "sent a malformed packet");
+  const Rank aborter{read<std::int32_t>(packet.data() + sizeof(Preamble))};
+  if (aborter == rank_ || aborter.value < 0 || aborter.value >= size()) {
+    return fail_by(peer, "passed on an abort of a worker that did not abort");
+  }
+  const std::span<const std::byte> reason = packet.subspan(kAbortPreambleBytes);
+  note_abort(aborter, {reinterpret_cast<const char*>(reason.data()), reason.size()});
+}
+
+/// Notes that a worker aborted the network. Does nothing after the first abort.
+void Endpoint::note_abort(Rank aborter, std::string_view reason) {
+  if (aborted_) return;
+  aborted_ = true;
+  aborter_ = aborter;
+  abort_reason_ = reason.substr(0, kAbortReasonBytes);
+  write(abort_word_ + sizeof(Preamble), std::int32_t{aborter.value});
+  std::memcpy(abort_word_ + kAbortPreambleBytes, abort_reason_.data(), abort_reason_.size());
+  changed_.notify_all();
 }
 
 /// Marks ended processes as left after kGrace, in which their last packets arrive.

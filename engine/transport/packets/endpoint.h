@@ -20,6 +20,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -34,6 +35,8 @@ namespace sparsesync::packets {
 inline constexpr std::size_t kAbortReasonBytes = 1024;
 /// Bytes of the preamble of each packet: its kind, and the credits that it returns.
 inline constexpr std::size_t kPreambleBytes = 8;
+/// Bytes in front of the reason in the packet of an abort: the preamble, and the aborter's rank.
+inline constexpr std::size_t kAbortPreambleBytes = kPreambleBytes + sizeof(std::int32_t);
 
 /// Sizes of packets.
 struct PacketOptions {
@@ -199,6 +202,8 @@ class Endpoint {
 
   // Either side, with the lock held.
   void take_packets(Peer& peer);
+  void take_abort(const Peer& peer, std::span<const std::byte> packet);
+  void note_abort(Rank aborter, std::string_view reason);
   void fail(std::exception_ptr error);
   void fail_by(const Peer& peer, const char* what);
 
@@ -210,8 +215,6 @@ class Endpoint {
   void handle(const Event& event);
   static void end(Peer& peer);
   void bury(Clock::time_point now);
-  /// Whether this worker aborted the network.
-  bool aborts() const { return aborted_ && aborter_ == rank_; }
   bool says_something() const;
   bool quiet() const;
 
@@ -242,8 +245,7 @@ class Endpoint {
   std::byte* leave_word_ = nullptr;
   std::byte* parted_word_ = nullptr;
   std::byte* abort_word_ = nullptr;
-  std::byte* abort_text_ = nullptr;  // the reason in abort_word_
-  std::size_t turn_ = 0;             // index of the peer that is served next
+  std::size_t turn_ = 0;  // index of the peer that is served next
   std::vector<std::unique_ptr<Group>> groups_;
   std::size_t open_groups_ = 0;
   std::uint64_t next_group_ = 1;

@@ -62,14 +62,10 @@ void Endpoint::finish(GroupId id, Clock::time_point until) {
 void Endpoint::abort(const std::string& reason) noexcept {
   {
     const std::lock_guard lock(mutex_);
-    if (aborted_ || leaving_) return;
-    aborted_ = true;
-    aborter_ = rank_;
+    if (leaving_) return;
     // The reason must fit into one packet of the peers.
-    abort_reason_ =
-        whole_characters(reason, std::min(kAbortReasonBytes, options_.bytes - kPreambleBytes));
-    std::memcpy(abort_text_, abort_reason_.data(), abort_reason_.size());
-    changed_.notify_all();
+    note_abort(rank_, whole_characters(reason, std::min(kAbortReasonBytes,
+                                                        options_.bytes - kAbortPreambleBytes)));
   }
   wake_();
 }
