@@ -1,10 +1,20 @@
 #include "analysis/launcher.h"
 
+#include <arpa/inet.h>
 #include <fmt/format.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
+#include <array>
+#include <cerrno>
+#include <charconv>
+#include <cstdlib>
+#include <system_error>
 #include <utility>
 
 #include "engine/session/bucket_agreement.h"
+#include "kernels/base/printable.h"
 #include "sparsesync/rendezvous.h"
 #include "sparsesync/transports/mpi.h"
 #include "sparsesync/transports/ucx.h"
@@ -16,6 +26,40 @@ namespace {
 constexpr char kDone = '.';
 constexpr char kBadInput = 'i';
 constexpr char kFailed = 'f';
+
+// Variables of a MeetingPoint.
+constexpr const char* kRank = "SPARSESYNC_RANK";
+constexpr const char* kSize = "SPARSESYNC_SIZE";
+constexpr const char* kAddress = "SPARSESYNC_ADDRESS";
+
+std::string from_environment(const char* name) {
+  const char* const value = std::getenv(name);  // NOLINT(concurrency-mt-unsafe)
+  return value == nullptr ? "" : value;
+}
+
+/// Reads a number of a MeetingPoint.
+int number_from_environment(const char* name, int minimum, int maximum) {
+  const std::string text = from_environment(name);
+  int number = 0;
+  const char* const end = text.data() + text.size();
+  const auto [rest, error] = std::from_chars(text.data(), end, number);
+  if (error != std::errc() || rest != end || number < minimum || number > maximum) {
+    throw InputError(fmt::format("{} is {}: set it to a number from {} to {}", name,
+                                 in_quotes(text), minimum, maximum));
+  }
+  return number;
+}
+
+/// Connects the processes of a meeting point.
+std::unique_ptr<Workers> met_workers(const MeetingPoint& point, const UcxOptions& options) {
+  const std::shared_ptr<Rendezvous> rendezvous =
+      meet_at(point.address, point.rank, point.size, options.deadline);
+  auto control = ucx_over(*rendezvous, {.deadline = options.deadline});
+  return std::make_unique<ProcessWorkers>(
+      nullptr, std::move(control),
+      [rendezvous, options](Workers&) { return ucx_over(*rendezvous, options); }, false,
+      options.deadline);
+}
 
 /// Lets workers meet over their control network, whose deadline applies.
 class WorkersRendezvous : public Rendezvous {
@@ -110,9 +154,60 @@ std::unique_ptr<Workers> workers_over_mpi(std::chrono::milliseconds deadline, Ch
       true, deadline);
 }
 
+std::string free_address() {
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t size = sizeof(address);
+  auto* const generic = reinterpret_cast<sockaddr*>(&address);
+  const int probe = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  const bool found =
+      probe >= 0 && bind(probe, generic, size) == 0 && getsockname(probe, generic, &size) == 0;
+  const int error = errno;
+  if (probe >= 0) close(probe);
+  if (!found) {
+    throw IoError(fmt::format("cannot find a free port at 127.0.0.1: {}",
+                              std::generic_category().message(error)));
+  }
+  return fmt::format("127.0.0.1:{}", ntohs(address.sin_port));
+}
+
+void set_meeting_point(const MeetingPoint& point) {
+  const std::array<std::pair<const char*, std::string>, 3> variables{
+      {{kRank, fmt::format("{}", point.rank.value)},
+       {kSize, fmt::format("{}", point.size)},
+       {kAddress, point.address}}};
+  for (const auto& [name, value] : variables) {
+    setenv(name, value.c_str(), 1);  // NOLINT(concurrency-mt-unsafe): no other thread runs
+  }
+}
+
+std::optional<MeetingPoint> meeting_point() {
+  std::string given;
+  std::string missing;
+  for (const char* name : {kRank, kSize, kAddress}) {
+    (from_environment(name).empty() ? missing : given) += fmt::format(" {}", name);
+  }
+  if (given.empty()) return std::nullopt;
+  if (!missing.empty()) {
+    throw InputError(
+        fmt::format("the environment has{}, but not{}: set all of them or none", given, missing));
+  }
+  constexpr int kMostProcesses = 1 << 16;
+  const int size = number_from_environment(kSize, 1, kMostProcesses);
+  return MeetingPoint{from_environment(kAddress), Rank{number_from_environment(kRank, 0, size - 1)},
+                      size};
+}
+
 std::unique_ptr<Workers> workers_over_ucx(std::chrono::milliseconds deadline, Chunks chunks) {
-  const auto world = std::make_shared<MpiWorld>(MpiOptions{.deadline = deadline});
   const UcxOptions options{.chunks = chunks, .deadline = deadline};
+  if (const std::optional<MeetingPoint> point = meeting_point()) {
+    return met_workers(*point, options);
+  }
+  if (!has_mpi()) {
+    throw InputError("--transport ucx needs several processes: start them with sparsesync launch");
+  }
+  const auto world = std::make_shared<MpiWorld>(MpiOptions{.deadline = deadline});
   auto workers = std::make_unique<ProcessWorkers>(
       world, world->join(),
       [options](Workers& all) {

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -113,9 +114,26 @@ class ProcessWorkers : public Workers {
 /// @throws what MpiWorld throws
 std::unique_ptr<Workers> workers_over_mpi(std::chrono::milliseconds deadline, Chunks chunks);
 
-/// Returns the processes that mpirun started, connected by UCX. MPI carries control messages.
+/// Where a process meets the others of its run without MPI.
+struct MeetingPoint {
+  std::string address;  // "HOST:PORT", at which rank 0 listens
+  Rank rank;            // of this process
+  int size;             // number of processes
+};
+/// Returns an address of this machine at which no program listens.
+/// @throws IoError if there is none
+std::string free_address();
+/// Writes the meeting point to the environment. No other thread may run.
+void set_meeting_point(const MeetingPoint& point);
+/// Reads the meeting point from the environment.
+/// @return nothing if none of the variables is set
+/// @throws InputError if one of the variables is missing or invalid
+std::optional<MeetingPoint> meeting_point();
+
+/// Returns processes that are connected by UCX: those of meeting_point() if it is set, otherwise
+/// those that mpirun started. MPI then carries control messages.
 /// @param deadline  timeout of each wait for other processes
-/// @throws what MpiWorld throws, Error if a process cannot use UCX
+/// @throws what meeting_point(), meet_at(), ucx_over() and MpiWorld throw
 std::unique_ptr<Workers> workers_over_ucx(std::chrono::milliseconds deadline, Chunks chunks);
 
 }  // namespace sparsesync

@@ -39,7 +39,8 @@ std::unique_ptr<Workers> workers_from(const CalibrateArguments& given) {
   }
   if (given.workers > 0) {
     throw InputError(
-        "--workers applies only to --transport local: remove it, mpirun -np sets the number");
+        "--workers applies only to --transport local: remove it, mpirun -np or launch -n sets the "
+        "number");
   }
   return given.processes(Chunks{});
 }
@@ -118,7 +119,7 @@ void add_calibrate_command(CLI::App& app) {
   command
       .add_option("--transport", given->transport,
                   "Connection between the workers: local (threads of this process), or mpi or ucx "
-                  "(processes started by mpirun)")
+                  "(processes started by mpirun, for ucx also by 'sparsesync launch')")
       ->type_name("local|mpi|ucx")
       ->required();
   add_count(command, "--workers", given->workers, 2, 1024,

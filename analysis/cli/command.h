@@ -34,6 +34,7 @@ void add_calibrate_command(CLI::App& app);
 void add_profile_command(CLI::App& app);
 void add_plan_command(CLI::App& app);
 void add_simulate_command(CLI::App& app);
+void add_launch_command(CLI::App& app);
 void add_info_command(CLI::App& app);
 /// @}
 

@@ -316,9 +316,11 @@ void add_compare_command(CLI::App& app) {
                   "selects the scheme that is expected to be fastest (default: all)")
       ->type_name("all|a,b,c");
   command
-      .add_option("--transport", given->transport,
-                  "Connection between the workers: local (threads of this process, the default), "
-                  "mpi or ucx (processes started by mpirun) or nccl (GPUs of threads or processes)")
+      .add_option(
+          "--transport", given->transport,
+          "Connection between the workers: local (threads of this process, the default), "
+          "mpi or ucx (processes started by mpirun, for ucx also by 'sparsesync launch') or "
+          "nccl (GPUs of threads or processes)")
       ->type_name("local|mpi|ucx|nccl");
   add_rate(command, "--rate", given->rate_bps,
            "With --transport local: rate of each worker's link, per direction, such as 200mbit "
@@ -406,7 +408,7 @@ void add_compare_command(CLI::App& app) {
       "  sparsesync compare TRACE --rate 25gbit --latency 10us --clock virtual\n"
       "  sparsesync compare TRACE --schemes auto --rate 25gbit --latency 10us --explain\n"
       "  mpirun -np 8 sparsesync compare TRACE --transport mpi\n"
-      "  mpirun -np 8 sparsesync compare TRACE --transport ucx\n"
+      "  sparsesync launch -n 8 -- sparsesync compare TRACE --transport ucx\n"
       "  mpirun -np 8 sparsesync compare TRACE --transport nccl");
   command.callback([given, &command] {
     for (const SchemeOption option : kSchemeOptions) {

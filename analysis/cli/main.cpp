@@ -9,6 +9,7 @@
 #include <exception>
 #include <new>
 #include <string>
+#include <string_view>
 #include <system_error>
 #include <vector>
 
@@ -82,6 +83,7 @@ std::string suggestion(const std::string& name, const std::vector<std::string>& 
 /// Returns the arguments that neither `command` nor any of its parents accepts.
 std::vector<std::string> unknown_words(const CLI::App& command) {
   std::vector<std::string> words = command.remaining();
+  std::erase(words, "--");  // precedes the command of `launch`
   if (command.get_parent() != nullptr) {
     const std::vector<std::string> outer = unknown_words(*command.get_parent());
     words.insert(words.end(), outer.begin(), outer.end());
@@ -155,6 +157,7 @@ int run(int argc, char** argv) {
   add_profile_command(app);
   add_plan_command(app);
   add_simulate_command(app);
+  add_launch_command(app);
   add_info_command(app);
 
   if (argc <= 1) {
@@ -173,6 +176,8 @@ int run(int argc, char** argv) {
     const CLI::App& command = innermost(app);
     print(stdout, command.help(command.get_parent() ? full_name(*command.get_parent()) : ""));
     return 0;
+  } catch (const CLI::RuntimeError& error) {  // of a command that has reported the error
+    return error.get_exit_code();
   } catch (const CLI::ParseError& error) {
     return report(usage_error(app, plain_text(error)), kWrongUse);
   }
@@ -189,7 +194,9 @@ int main(int argc, char** argv) {
   using sparsesync::report;
   try {
     sparsesync::open_closed_streams();
-    sparsesync::remove_uncommitted_on_signals();
+    // `launch` writes no files and forwards signals.
+    const bool launches = argc > 1 && std::string_view(argv[1]) == "launch";
+    if (!launches) sparsesync::remove_uncommitted_on_signals();
     return sparsesync::run(argc, argv);
   } catch (const sparsesync::InputError& error) {
     return report(error.what(), sparsesync::kWrongUse);

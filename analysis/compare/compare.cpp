@@ -154,9 +154,9 @@ Comparison::Comparison(Workers& workers, Trace trace, CompareOptions options)
   const TraceHeader& header = trace_.header();
   if (header.workers != workers_.size()) {
     throw InputError(fmt::format(
-        "{}: the trace has {} workers, but this run has {}: start {} (mpirun -np {} sparsesync "
-        "compare ... --transport mpi), or make another trace",
-        trace_.path().string(), header.workers, workers_.size(), header.workers, header.workers));
+        "{0}: the trace has {1} workers, but this run has {2}: start {1} (mpirun -np {1}; with "
+        "--transport ucx also sparsesync launch -n {1}), or make another trace",
+        trace_.path().string(), header.workers, workers_.size()));
   }
   if (options_.clock == CompareClock::replayed &&
       static_cast<int>(workers_.here().size()) != workers_.size()) {
