@@ -99,10 +99,11 @@ LIMITS = {
         "outgoing_[message].done.wait()": OF_DEVICE,
         "stage.done.wait()": OF_DEVICE,
     },
+    "analysis/cli/launch_command.cpp": {"processes.wait()": "the programs that it started, until a signal ends them"},
     "analysis/launcher.cpp": {
         "network_->join(rank)": "returns immediately",
-        "world_.join()": "the deadline of the world",
-        "world_.join(chunks_)": "the deadline of the world",
+        "world->join()": "the deadline of the world",
+        "world->join(chunks)": "the deadline of the world",
     },
     "python/bindings/python_session.cpp": {
         "session.wait_for(ticket, std::chrono::milliseconds(0))": "0",
