@@ -1,6 +1,5 @@
 #include "analysis/launcher.h"
 
-#include <arpa/inet.h>
 #include <fmt/format.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
