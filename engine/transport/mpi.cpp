@@ -2,29 +2,23 @@
 
 #include <fmt/format.h>
 #include <mpi.h>
-#include <poll.h>
 #include <sched.h>
 #include <sys/prctl.h>
-#include <sys/stat.h>
-#include <sys/syscall.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
 #include <condition_variable>
 #include <exception>
-#include <fstream>
 #include <functional>
 #include <mutex>
 #include <optional>
-#include <string>
 #include <thread>
 #include <utility>
 #include <vector>
 
 #include "engine/transport/mpi_link.h"
 #include "engine/transport/packets/endpoint_transport.h"
-#include "kernels/base/bits.h"
+#include "engine/transport/process_watch.h"
 #include "kernels/base/threads.h"
 
 namespace sparsesync {
@@ -50,57 +44,6 @@ constexpr std::chrono::microseconds kIdlePause{2000};
 constexpr std::chrono::milliseconds kProcessWatch{20};
 /// Time for a failed worker to send its last control messages.
 constexpr std::chrono::milliseconds kLastWords{1000};
-
-/// Identifies a process. Processes with equal `machine` can see each other's process ids.
-struct ProcessName {
-  std::uint64_t machine = 0;
-  std::int64_t process = 0;
-};
-
-ProcessName own_name() {
-  std::string boot;
-  std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;
-  struct stat processes {};
-  if (boot.empty() || stat("/proc/self/ns/pid", &processes) != 0) return {};
-  return {mix64(std::hash<std::string>{}(boot) ^ mix64(processes.st_ino)) | 1U, getpid()};
-}
-
-/// Detects the end of processes on this machine, without a message from them.
-class ProcessWatch {
- public:
-  ProcessWatch() = default;
-  ProcessWatch(const ProcessWatch&) = delete;
-  ProcessWatch& operator=(const ProcessWatch&) = delete;
-  ~ProcessWatch() {
-    for (const pollfd& watched : watched_) {
-      if (watched.fd >= 0) close(watched.fd);
-    }
-  }
-
-  /// Adds the next worker. Processes on other machines, or on a kernel without pidfd_open, are not
-  /// watched: their loss is detected by the timeout.
-  void add(const ProcessName& own, const ProcessName& worker) {
-    int handle = -1;
-    if (own.machine != 0 && own.machine == worker.machine && own.process != worker.process) {
-      handle = static_cast<int>(syscall(SYS_pidfd_open, static_cast<pid_t>(worker.process), 0));
-    }
-    watched_.push_back({handle, POLLIN, 0});
-  }
-
-  void poll(const std::function<void(Rank)>& ended) {
-    if (::poll(watched_.data(), watched_.size(), 0) <= 0) return;
-    for (std::size_t rank = 0; rank < watched_.size(); ++rank) {
-      pollfd& watched = watched_[rank];
-      if (watched.fd < 0 || (watched.revents & POLLIN) == 0) continue;
-      close(watched.fd);
-      watched.fd = -1;
-      ended(Rank{static_cast<int>(rank)});
-    }
-  }
-
- private:
-  std::vector<pollfd> watched_;  // [rank]
-};
 
 }  // namespace
 
@@ -331,7 +274,7 @@ class MpiWorld::State : public std::enable_shared_from_this<MpiWorld::State> {
   }
 
   void find_processes(MPI_Comm world) {
-    const ProcessName own = own_name();
+    const ProcessName own = ProcessName::own();
     std::vector<ProcessName> all(static_cast<std::size_t>(size_));
     check(MPI_Allgather(&own, sizeof(own), MPI_BYTE, all.data(), sizeof(own), MPI_BYTE, world),
           "MPI_Allgather");
