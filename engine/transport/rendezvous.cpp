@@ -481,6 +481,7 @@ class Host : public Meeting {
   struct Member {
     Connection connection;
     std::optional<std::string> text;  // for the current gather
+    bool is_overdue = false;          // its deadline has passed
   };
   /// A connection without a hello.
   struct Stranger {
@@ -556,7 +557,11 @@ class Host : public Meeting {
                                         name, place().text));
       }
     }
-    if (!is_connected) place().throw_lost(worker);
+    if (is_connected) return;
+    if (const std::vector<int> awaited = missing(); member.is_overdue && !awaited.empty()) {
+      throw DeadlineError(deadline_text(worker, awaited));
+    }
+    place().throw_lost(worker);
   }
 
   /// Sends the missing workers to a worker at its deadline. A worker without a text asked during
@@ -565,6 +570,7 @@ class Host : public Meeting {
     Member& member = members_[worker.index()];
     const std::vector<int> awaited = missing();
     if (awaited.empty() || !(is_meeting() || member.text) || member.connection.has_output()) return;
+    member.is_overdue = true;
     member.connection.push(Kind::deadline, {}, deadline_text(worker, awaited));
     member.connection.flush();
   }

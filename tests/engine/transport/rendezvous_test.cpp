@@ -661,6 +661,18 @@ TEST_F(RendezvousTest, worker_0_answers_a_worker_at_its_deadline) {
   EXPECT_EQ(zero.get(), (Texts{"text of 0", "bare", "bare"}));
 }
 
+TEST_F(RendezvousTest, worker_0_names_the_missing_worker_after_another_ones_deadline) {
+  const Address address = free_address();
+  auto zero = start(address, 0, 3);
+  const std::string answer = message(deadline, 0, deadline_text(1, address, 2));
+  {
+    const Bare one = joined(address, 1, 3);
+    one.send(message(overdue, 1, ""));
+    EXPECT_EQ(one.receive(answer.size()), answer);
+  }
+  expect_error<DeadlineError>(error_of(zero), deadline_text(1, address, 2));
+}
+
 TEST_F(RendezvousTest, worker_0_ignores_a_question_about_an_earlier_gather) {
   const Address address = free_address();
   auto zero = start(address, 0, 3);
