@@ -1,6 +1,7 @@
 #include "sparsesync/session.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <cstddef>
 #include <cstdlib>
@@ -117,6 +118,7 @@ struct Session::Engine {
     if (options.device) options.device->stream->make_current();
   }
 
+  const pid_t process = getpid();
   SessionOptions options;
   Threads threads;
   Context on_host;  // memory of the control channel
@@ -159,7 +161,11 @@ Session::Session(std::unique_ptr<Transport> transport, MemoryResource& memory,
   if (options.device) warn_of_single_connection();
 }
 
-Session::~Session() = default;
+Session::~Session() {
+  // A forked child has no copy of the session's threads: waiting for them would never end.
+  if (getpid() != engine_->process) [[maybe_unused]]
+    const Engine* left = engine_.release();
+}
 Rank Session::rank() const {
   return engine_->transport->rank();
 }

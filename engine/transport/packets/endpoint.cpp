@@ -3,6 +3,7 @@
 #include "engine/transport/packets/endpoint.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #ifdef __SANITIZE_ADDRESS__
 #include <sanitizer/lsan_interface.h>
@@ -71,6 +72,7 @@ PacketOptions PacketOptions::of(const Chunks& chunks) {
 Endpoint::Endpoint(std::unique_ptr<Link> link, Rank rank, std::vector<int> nodes,
                    PacketOptions options, std::function<void()> wake)
     : link_(std::move(link)),
+      process_(getpid()),
       rank_(rank),
       nodes_(std::move(nodes)),
       options_(options),

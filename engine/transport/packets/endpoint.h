@@ -10,6 +10,8 @@
 // memory, which may be freed as soon as an error occurs.
 #pragma once
 
+#include <sys/types.h>
+
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
@@ -79,7 +81,8 @@ class Endpoint {
   void abort(const std::string& reason) noexcept;
   void expect_alive(std::span<const Rank> others);
   TransportCounters counters() const;
-  /// Leaves the network. The driving thread then notifies the peers.
+  /// Leaves the network. The driving thread then notifies the peers. Does nothing in a forked
+  /// child, which has no copy of the thread.
   void leave();
 
   // ---- The driving thread's side.
@@ -228,6 +231,7 @@ class Endpoint {
   std::vector<Event> events_;
   bool closed_ = false;
 
+  const pid_t process_;
   const Rank rank_;
   const std::vector<int> nodes_;
   const PacketOptions options_;

@@ -1,4 +1,6 @@
 // The worker's side of an endpoint.
+#include <unistd.h>
+
 #include <cstring>
 
 #include "engine/transport/packets/endpoint.h"
@@ -84,6 +86,8 @@ TransportCounters Endpoint::counters() const {
 }
 
 void Endpoint::leave() {
+  // The driving thread may have held the lock when the process forked.
+  if (getpid() != process_) return;
   {
     const std::lock_guard lock(mutex_);
     leaving_ = true;
