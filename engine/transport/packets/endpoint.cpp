@@ -123,7 +123,7 @@ Endpoint::~Endpoint() {
 }
 
 void Endpoint::close() {
-  closed_ = link_->close(quiet());
+  closed_ = link_->close(retired() && quiet());
 }
 
 // ---- Either side.

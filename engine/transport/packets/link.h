@@ -57,7 +57,7 @@ class Link {
   /// Returns whether a worker may close its link while others still use theirs.
   virtual bool closes_alone() const = 0;
   /// Frees the network's resources.
-  /// @param quiet  whether no call is under way and no process was lost
+  /// @param quiet  whether no call is under way, no process was lost, and all peers have answered
   /// @return whether the network no longer uses any memory of the endpoint
   virtual bool close(bool quiet) = 0;
 };
