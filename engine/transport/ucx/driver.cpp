@@ -17,7 +17,10 @@ namespace {
 /// Longest wait for an event. An endpoint notices the end of a peer in time, although no event
 /// announces the end of its grace period.
 constexpr std::chrono::milliseconds kTick{50};
-/// Time for a failed worker to send its last control messages.
+/// Time between two checks whether other processes of this machine have ended.
+constexpr std::chrono::milliseconds kProcessWatch{20};
+/// Time for a failed worker to send its last control messages. Over shared memory their answers may
+/// never arrive: a worker that is killed while it writes into another one's queue blocks the queue.
 constexpr std::chrono::milliseconds kLastWords{1000};
 
 }  // namespace
@@ -52,11 +55,12 @@ void Alarm::wait(int descriptor, std::chrono::milliseconds most) {
 }
 
 Driver::Driver(std::unique_ptr<Link> link, Rank rank, std::vector<int> nodes,
-               packets::PacketOptions options, Clock::time_point until,
-               std::chrono::milliseconds leaving)
+               std::vector<ProcessName> processes, packets::PacketOptions options,
+               Clock::time_point until, std::chrono::milliseconds leaving)
     : link_(std::move(link)),
       rank_(rank),
       nodes_(std::move(nodes)),
+      processes_(std::move(processes)),
       options_(options),
       until_(until),
       leaving_(leaving),
@@ -95,10 +99,19 @@ void Driver::drive() {
     const std::lock_guard lock(mutex_);
     endpoint_ = endpoint;
   }
+  // UCX reports the end of a process that uses shared memory only once its parent has waited for
+  // it.
+  ProcessWatch watch;
+  for (const ProcessName& worker : processes_) watch.add(processes_[rank_.index()], worker);
+  Clock::time_point watched;
   bool connecting = true;
   std::optional<Clock::time_point> stop_at;
   while (true) {
     const bool moved = endpoint->progress();
+    if (const Clock::time_point now = Clock::now(); now - watched >= kProcessWatch) {
+      watched = now;
+      watch.poll([&](Rank worker) { endpoint->process_ended(worker); });
+    }
     if (connecting) connecting = !settles(link, *endpoint);
     if (stopping_) {
       const bool healthy = silent_.empty() && !failure_ && endpoint->healthy();

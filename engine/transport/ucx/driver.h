@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "engine/transport/packets/endpoint.h"
+#include "engine/transport/process_watch.h"
 #include "engine/transport/ucx/link.h"
 
 namespace sparsesync::ucx {
@@ -41,12 +42,13 @@ class Alarm {
 class Driver {
  public:
   /// Starts the thread, which connects to all peers.
-  /// @param nodes    [rank]: number of the worker's machine
-  /// @param until    deadline of the connections
-  /// @param leaving  limit for the wait of the destructor
+  /// @param nodes      [rank]: number of the worker's machine
+  /// @param processes  [rank]: the worker's process
+  /// @param until      deadline of the connections
+  /// @param leaving    limit for the wait of the destructor
   Driver(std::unique_ptr<Link> link, Rank rank, std::vector<int> nodes,
-         packets::PacketOptions options, Clock::time_point until,
-         std::chrono::milliseconds leaving);
+         std::vector<ProcessName> processes, packets::PacketOptions options,
+         Clock::time_point until, std::chrono::milliseconds leaving);
   /// Leaves the network. Waits until all peers know it, but only for a second after an error, and
   /// closes the link.
   ~Driver();
@@ -68,6 +70,7 @@ class Driver {
   std::unique_ptr<Link> link_;  // the thread gives it to the endpoint
   const Rank rank_;
   const std::vector<int> nodes_;
+  const std::vector<ProcessName> processes_;
   const packets::PacketOptions options_;
   const Clock::time_point until_;
   const std::chrono::milliseconds leaving_;

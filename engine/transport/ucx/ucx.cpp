@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "engine/transport/packets/endpoint_transport.h"
+#include "engine/transport/process_watch.h"
 #include "engine/transport/ucx/context.h"
 #include "engine/transport/ucx/driver.h"
 #include "kernels/base/printable.h"
@@ -38,6 +39,7 @@ struct Card {
   std::string version;  // of UCX: "1.13"
   std::string machine;  // the same text on all workers of a machine
   std::string place;    // where it runs, for messages
+  ProcessName process;
   std::uint64_t job = 0;
   Chunks chunks;
   std::string address;  // of its UCX worker
@@ -49,6 +51,8 @@ std::string to_text(const Card& card) {
                          {"version", card.version},
                          {"machine", card.machine},
                          {"place", card.place},
+                         {"processes", card.process.machine},
+                         {"process", card.process.process},
                          {"job", card.job},
                          {"bytes", card.chunks.bytes},
                          {"window", card.chunks.window},
@@ -65,6 +69,7 @@ Card from_text(const std::string& text, Rank worker) {
             read.at("version"),
             read.at("machine"),
             read.at("place"),
+            {read.at("processes"), read.at("process")},
             read.at("job"),
             {read.at("bytes"), read.at("window")},
             {address.begin(), address.end()}};
@@ -219,6 +224,7 @@ std::unique_ptr<Transport> connected(Rendezvous& rendezvous, const UcxOptions& o
   const Clock::time_point until = Clock::now() + options.deadline;
   Card own;
   own.machine = this_machine();
+  own.process = ProcessName::own();
   own.job = random_number();
   own.chunks = options.chunks;
   std::unique_ptr<ucx::Context> context;
@@ -239,9 +245,11 @@ std::unique_ptr<Transport> connected(Rendezvous& rendezvous, const UcxOptions& o
   if (failure) std::rethrow_exception(failure);
   std::vector<Card> cards;
   std::vector<std::string> addresses;
+  std::vector<ProcessName> processes;
   for (std::size_t rank = 0; rank < texts.size(); ++rank) {
     cards.push_back(from_text(texts[rank], Rank{static_cast<int>(rank)}));
     addresses.push_back(cards.back().address);
+    processes.push_back(cards.back().process);
   }
   expect_agreement(cards);
 
@@ -251,8 +259,8 @@ std::unique_ptr<Transport> connected(Rendezvous& rendezvous, const UcxOptions& o
   try {
     auto link = std::make_unique<ucx::Link>(std::move(context), cards.front().job, rank,
                                             std::move(addresses));
-    driver = std::make_unique<ucx::Driver>(std::move(link), rank, nodes_of(cards), packets, until,
-                                           options.deadline);
+    driver = std::make_unique<ucx::Driver>(std::move(link), rank, nodes_of(cards),
+                                           std::move(processes), packets, until, options.deadline);
     auto [connected, silent] = driver->connect();
     if (!silent.empty()) throw_silent(silent, cards, options.deadline);
     endpoint = std::move(connected);
