@@ -67,6 +67,10 @@ Driver::Driver(std::unique_ptr<Link> link, Rank rank, std::vector<int> nodes,
       thread_(start_thread("the thread that calls UCX", [this] { run(); })) {}
 
 Driver::~Driver() {
+  if (getpid() != processes_[rank_.index()].process) {
+    thread_.detach();
+    return;
+  }
   {
     const std::lock_guard lock(mutex_);
     if (endpoint_) endpoint_->leave();

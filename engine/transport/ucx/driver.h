@@ -50,7 +50,7 @@ class Driver {
          std::vector<ProcessName> processes, packets::PacketOptions options,
          Clock::time_point until, std::chrono::milliseconds leaving);
   /// Leaves the network. Waits until all peers know it, but only for a second after an error, and
-  /// closes the link.
+  /// closes the link. In a forked child, which has no copy of the thread, it does nothing.
   ~Driver();
   Driver(const Driver&) = delete;
   Driver& operator=(const Driver&) = delete;
