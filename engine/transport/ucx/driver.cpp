@@ -118,8 +118,9 @@ void Driver::drive() {
     }
     if (connecting) connecting = !settles(link, *endpoint);
     if (stopping_) {
-      const bool healthy = silent_.empty() && !failure_ && endpoint->healthy();
-      if (!stop_at) stop_at = Clock::now() + (healthy ? leaving_ : kLastWords);
+      // Peers learn from the rendezvous that this worker did not connect.
+      if (!silent_.empty() || failure_) break;
+      if (!stop_at) stop_at = Clock::now() + (endpoint->healthy() ? leaving_ : kLastWords);
       if (endpoint->retired() || Clock::now() >= *stop_at) break;
     }
     if (!moved && link.arm()) alarm_->wait(link.descriptor(), kTick);
