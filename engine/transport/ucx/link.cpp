@@ -8,7 +8,6 @@
 #include <utility>
 
 #include "engine/support/log.h"
-#include "sparsesync/transport.h"
 
 namespace sparsesync::ucx {
 namespace {
@@ -19,7 +18,7 @@ using packets::Event;
 constexpr unsigned kMessages = 0;
 /// Calls of ucp_worker_progress() in one poll().
 constexpr int kProgressCalls = 16;
-/// Limit for each wait of close().
+/// Limit for each of the two waits of close().
 constexpr std::chrono::seconds kClosing{1};
 
 }  // namespace
@@ -67,7 +66,15 @@ void Link::prepare(const packets::Layout& layout) {
     to.address = reinterpret_cast<const ucp_address_t*>(addresses_[peer.rank.index()].data());
     to.err_mode = UCP_ERR_HANDLING_MODE_PEER;
     to.err_handler = {&Link::on_error, &peer};
-    check(library().ep_create(context_->worker(), &to, &peer.connection), "ucp_ep_create");
+    const ucs_status_t status = library().ep_create(context_->worker(), &to, &peer.connection);
+    if (status == UCS_ERR_UNREACHABLE) {
+      throw Error(
+          fmt::format("no transport of UCX connects this worker with worker {}: check that the "
+                      "interfaces of both are up, have IPv4 addresses and reach each other, and "
+                      "that UCX_TLS allows tcp",
+                      peer.rank.value));
+    }
+    check(status, "ucp_ep_create");
     start(sendings_[layout.sends + peer.place], greeting_, {});
   }
 }
@@ -123,7 +130,7 @@ bool Link::close(bool quiet) {
   if (context_ == nullptr) return true;
   if (quiet) {
     const ucp_request_param_t options{};
-    finish(library().worker_flush_nbx(context_->worker(), &options));
+    finish(library().worker_flush_nbx(context_->worker(), &options), Clock::now() + kClosing);
   }
   ucp_request_param_t options{};
   options.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS;
@@ -133,15 +140,15 @@ bool Link::close(bool quiet) {
     if (peer.connection == nullptr) continue;
     requests.push_back(library().ep_close_nbx(peer.connection, &options));
   }
-  for (const ucs_status_ptr_t request : requests) finish(request);
+  const Clock::time_point until = Clock::now() + kClosing;
+  for (const ucs_status_ptr_t request : requests) finish(request, until);
   context_ = nullptr;
   return true;
 }
 
-/// Waits for a request, for kClosing at most, and frees it.
-void Link::finish(ucs_status_ptr_t request) {
+/// Waits for a request until the deadline, and frees it.
+void Link::finish(ucs_status_ptr_t request, Clock::time_point until) {
   if (!UCS_PTR_IS_PTR(request)) return;
-  const Clock::time_point until = Clock::now() + kClosing;
   while (library().request_check_status(request) == UCS_INPROGRESS && Clock::now() < until) {
     library().worker_progress(context_->worker());
   }

@@ -11,6 +11,7 @@
 #include "engine/session/queue.h"
 #include "engine/transport/packets/link.h"
 #include "engine/transport/ucx/context.h"
+#include "sparsesync/transport.h"
 
 namespace sparsesync::ucx {
 
@@ -88,7 +89,7 @@ class Link : public packets::Link {
   void sent(const Sending& sending);
   void lose(Peer& peer, ucs_status_t status);
   void drop();
-  void finish(ucs_status_ptr_t request);
+  void finish(ucs_status_ptr_t request, Clock::time_point until);
 
   std::unique_ptr<Context> context_;
   const MessageHeader greeting_;
