@@ -13,7 +13,7 @@ struct ContextOptions {
   /// Network interfaces as UCX names them, separated by commas: "eth0" or "mlx5_0:1". See
   /// choose_interfaces().
   std::string interfaces{};
-  /// Transports as in UCX_TLS: "tcp,sm".
+  /// Transports as in UCX_TLS: "tcp,sm". If it and UCX_TLS are empty, UCX chooses all but `posix`.
   std::string transports{};
 };
 

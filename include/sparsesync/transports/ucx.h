@@ -18,7 +18,8 @@ struct UcxOptions {
   /// "mlx5_0:1". If it is empty, UCX_NET_DEVICES applies, then torch's GLOO_SOCKET_IFNAME. If all
   /// are empty, UCX uses every interface.
   std::string interfaces = {};
-  /// UCX's transports, as in UCX_TLS: "tcp,sm". If it is empty, UCX_TLS applies, then UCX's choice.
+  /// UCX's transports, as in UCX_TLS: "tcp,sm". If it is empty, UCX_TLS applies. If both are empty,
+  /// UCX chooses, but not `posix`: a process that is killed early could leave a file in /dev/shm.
   std::string transports = {};
   /// How messages are divided into chunks, the same on all workers.
   Chunks chunks = {};
@@ -36,7 +37,7 @@ struct UcxOptions {
 /// One thread of each worker makes all UCX calls. It sleeps while nothing happens.
 ///
 /// A worker leaves by destroying its endpoint, or if its process ends. Workers that wait for it
-/// then throw PeerLostError.
+/// then throw PeerLostError. In a forked child, destroying the endpoint does nothing.
 /// @param rendezvous  how the workers find each other
 /// @param options     of this worker
 /// @throws InputError if an option is invalid, for example if an interface does not exist

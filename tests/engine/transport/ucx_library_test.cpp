@@ -340,6 +340,20 @@ TEST_F(Ucx, SendsAnActiveMessageOverSharedMemory) {
   EXPECT_TRUE(connection.wakes_the_receiver());
 }
 
+/// Returns whether this process maps a file of POSIX shared memory.
+bool maps_posix_memory() {
+  return read_all("/proc/self/maps").find("/ucx_shm_posix") != std::string::npos;
+}
+
+TEST_F(Ucx, UsesPosixSharedMemoryOnlyIfAsked) {
+  {
+    const ucx::Context context({});
+    EXPECT_FALSE(maps_posix_memory());
+  }
+  const ucx::Context context({.transports = "posix,self"});
+  EXPECT_TRUE(maps_posix_memory());
+}
+
 TEST_F(Ucx, TakesTransportsFromTheEnvironment) {
   const Variable transports("UCX_TLS", "no_such_transport");
   EXPECT_EQ(error_of<Error>([] { const ucx::Context context({}); }),
