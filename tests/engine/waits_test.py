@@ -58,7 +58,6 @@ LIMITS = {
     "engine/transport/mpi.cpp": {
         "changed_.wait_for(lock, leaving_ + kLastWords, [&] { return ended_ || stuck_; })": "the longest deadline, and kLastWords",
         "thread_.join()": "the thread has ended",
-        "::poll(watched_.data(), watched_.size(), 0)": "0",
         "changed_.wait_for(lock, deadline, [&] { return job_ == nullptr; })": "deadline, from the caller",
         "changed_.wait_for(lock, length, [&] { return poked_; })": "kLongestPause or kIdlePause",
         "MPI_Init_thread(nullptr, nullptr, MPI_THREAD_FUNNELED, &level)": OF_MPI,
@@ -87,6 +86,12 @@ LIMITS = {
         "network_->wait(header, until_woken)": "kWaking",
         "network_->wait(call, until)": "kUntilAnnouncedIsTaken after an error, otherwise the deadline of the step",
         "network_->wait(reason_calls_[from.index()], until)": OF_CALLER,
+    },
+    "engine/transport/process_watch.cpp": {"::poll(watched_.data(), watched_.size(), 0)": "0"},
+    "engine/transport/ucx/driver.cpp": {
+        "alarm_->wait(link.descriptor(), kTick)": "kTick",
+        "changed_.wait(lock, [&] { return settled_; })": "until_: the deadline of the connections",
+        "thread_.join()": "the thread is stopping: leaving_ or kLastWords, and twice kClosing of the link",
     },
     "engine/transport/rendezvous.cpp": {"::poll(polled.data(), polled.size(), wait)": "the deadline of the caller, kAnswer or kFarewell"},
     "engine/transport/worker_threads.cpp": {
