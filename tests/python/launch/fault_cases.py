@@ -13,7 +13,7 @@ exits, or raises. The moment is its k-th network call, a time, or a point of the
 
 A finding prints the arguments that repeat it.
 
-Over gloo, processes train with sparsesync.torch. Over mpi they use sessions under mpirun; over threads they do so in one process.
+Over gloo and ucx, processes train with sparsesync.torch. Over mpi they use sessions under mpirun; over threads they do so in one process.
 """
 
 from __future__ import annotations
@@ -52,32 +52,35 @@ GRACE_S = 1.0
 PATIENCE_S = 60.0
 MOST_STEPS = 4000
 STEPS_BEFORE_CLOSE = 3
-OVER = ["gloo", "mpi", "threads"]
+OVER = ["gloo", "ucx", "mpi", "threads"]
+OF_TORCH = ("gloo", "ucx")
 BREAKS = ["no fault", "hang", "untyped", "late", "shared memory", "temporary file", "process"]
 
 KINDS = {
-    "gloo": ["kill", "stop", "terminate", "interrupt", "exit", "raise"],
+    **dict.fromkeys(OF_TORCH, ["kill", "stop", "terminate", "interrupt", "exit", "raise"]),
     "mpi": ["kill", "stop", "terminate", "interrupt", "exit", "raise"],
     "threads": ["exit", "stop", "raise"],
 }
 POINTS = {
     "gloo": ["call", "before backward", "in backward", "in init", "call", "in join", "before init", "call", "in close"],
+    "ucx": ["time", "before backward", "in backward", "in init", "time", "in join", "before init", "time", "in close"],
     "mpi": ["time", "between phases", "before reduce", "in init", "before init", "time", "before join", "in close"],
     "threads": ["before reduce", "between phases", "after reduce", "before register", "before join"],
 }
 # Their training is over by then: they may, but need not, notice the fault.
 WITHOUT_ERROR = {"in close"}
 # Arguments of DistributedDataParallel, or the scheme of a bucket.
+TRAININGS: list[dict[str, Any]] = [
+    {},
+    {"scheme": "balanced"},
+    {"schedule": "dear"},
+    {"scheme": "owned", "announce": True},
+    {"sparsifier": "DGC"},
+    {"sparsifier": "CoarseGrained", "chunk": 512},
+    {"schedule": "auto", "scheme": "balanced"},
+]
 VARIANTS: dict[str, list[dict[str, Any]]] = {
-    "gloo": [
-        {},
-        {"scheme": "balanced"},
-        {"schedule": "dear"},
-        {"scheme": "owned", "announce": True},
-        {"sparsifier": "DGC"},
-        {"sparsifier": "CoarseGrained", "chunk": 512},
-        {"schedule": "auto", "scheme": "balanced"},
-    ],
+    **dict.fromkeys(OF_TORCH, TRAININGS),
     "mpi": [{"scheme": each} for each in ("balanced", "owned", "dense_native", "all_gather", "dense_ring")],
     "threads": [{"scheme": each} for each in ("balanced", "owned", "all_gather", "dense_ring", "sparse_ps")],
 }
@@ -231,7 +234,7 @@ def meet(worker: Worker) -> None:
 
 
 def train(worker: Worker) -> None:
-    """Trains a small model with sparsesync.torch over Gloo."""
+    """Trains a small model with sparsesync.torch."""
     import sparsesync.torch
     import torch
     from sparsesync.torch import process_group
@@ -246,11 +249,13 @@ def train(worker: Worker) -> None:
         chunks = {"chunk": options.pop("chunk")} if "chunk" in options else {}
         options["sparsifier"] = getattr(sparsesync.torch, options["sparsifier"])(**chunks)
         model[0].sparse = False
-    ddp = sparsesync.torch.DistributedDataParallel(model, deadline=DEADLINE_S, **options)
+    ddp = sparsesync.torch.DistributedDataParallel(model, deadline=DEADLINE_S, transport=worker.case.over, **options)
     optimizer = torch.optim.SGD(ddp.parameters(), 0.1)
     if options.get("schedule") == "dear":
         optimizer = sparsesync.torch.wrap_optimizer(optimizer, ddp)
     at = worker.case.at
+    if at == "time" and worker.is_victim:
+        worker.fire_later()
     few = at == "in close" or (at == "in join" and worker.rank == worker.case.victim)
     with ddp.join() if at == "in join" else contextlib.nullcontext():
         for step in range(STEPS_BEFORE_CLOSE if few else MOST_STEPS):
@@ -272,7 +277,7 @@ def train(worker: Worker) -> None:
 
 
 def count_calls(worker: Worker, process_group: Any) -> None:
-    """Counts each network call of this process, and reports when it creates its Gloo group."""
+    """Counts each call of Gloo, and reports when the workers are being connected."""
     import torch.distributed as dist
 
     class Counted(process_group._Calls):  # type: ignore[misc, name-defined]
@@ -292,14 +297,18 @@ def count_calls(worker: Worker, process_group: Any) -> None:
             worker.call()
             super().all_reduce(dtype, data, seconds)
 
+    def reported(connect: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*given: Any) -> Any:
+            worker.point("in init")
+            return connect(*given)
+
+        return call
+
     process_group._Calls = Counted
-    make = dist.ProcessGroupGloo
-
-    def make_group(*given: Any) -> Any:
-        worker.point("in init")
-        return make(*given)
-
-    dist.ProcessGroupGloo = make_group
+    if worker.case.over == "ucx":
+        process_group._native.ucx_over = reported(process_group._native.ucx_over)
+    else:
+        dist.ProcessGroupGloo = reported(dist.ProcessGroupGloo)
 
 
 def synchronize_over_mpi(worker: Worker) -> None:
@@ -454,7 +463,7 @@ class Run:
 
     def continue_victim(self) -> None:
         """Kills a stopped victim, which would not end otherwise."""
-        if self.case.over == "gloo":
+        if self.case.over in OF_TORCH:
             os.kill(self.children[self.case.victim], signal.SIGKILL)
         elif (loaded := self.folder / f"{self.case.victim}.loaded").exists():
             with contextlib.suppress(ProcessLookupError):
@@ -483,7 +492,7 @@ class Run:
                 problems.append(f"worker {rank}: {found['error']}: {found['says']}")
             if self.seconds[rank] > DEADLINE_S + self.grace_s:
                 problems.append(f"worker {rank}: {found['error']} after {self.seconds[rank]:.2f} s")
-            if self.case.over == "gloo" and self.statuses.get(rank) != 0:
+            if self.case.over in OF_TORCH and self.statuses.get(rank) != 0:
                 problems.append(f"worker {rank} ended with status {self.statuses.get(rank)}: {self.output(rank)}")
         return problems
 
@@ -573,7 +582,7 @@ def listens(port: int) -> bool:
 
 def run_cases(cases: list[Case], grace_s: float = GRACE_S, broken: str = "") -> dict[str, Any]:
     """Runs cases one after another, with a grace period of `grace_s` seconds. Returns the results."""
-    if any(case.over == "gloo" for case in cases):
+    if any(case.over in OF_TORCH for case in cases):
         # Import once here for all forked processes. Otherwise torch would import dynamo in the first step, which takes longer than the
         # grace period.
         importlib.import_module("sparsesync.torch")

@@ -18,8 +18,8 @@ from bindings_support import python_path
 FULL = os.environ.get("SPARSESYNC_FULL") == "1"
 FIRST = 100
 # The first runs of these seeds cover many points and kinds.
-SEEDS = {"gloo": 122, "threads": 101, "mpi": 107}
-RUNS = {"gloo": 36, "threads": 12, "mpi": 18} if FULL else {"gloo": 6, "threads": 3, "mpi": 3}
+SEEDS = {"gloo": 122, "ucx": 122, "threads": 101, "mpi": 107}
+RUNS = {"gloo": 36, "ucx": 36, "threads": 12, "mpi": 18} if FULL else {"gloo": 4, "ucx": 6, "threads": 3, "mpi": 3}
 # Other tests run at the same time, so a survivor may have to wait for a processor.
 GRACE_S = 20
 
@@ -45,7 +45,7 @@ def faults(tmp_path: Path, over: str, runs: int, *options: object, seed: int = F
 
 @pytest.mark.parametrize("over", RUNS)
 def test_every_survivor_ends_with_a_typed_error(over: str, tmp_path: Path) -> None:
-    if over == "gloo":
+    if over in fault_cases.OF_TORCH:
         pytest.importorskip("torch", reason="PyTorch is not installed; run scripts/setup")
     if over == "mpi" and shutil.which("mpirun") is None:
         pytest.skip("mpirun is not installed")
