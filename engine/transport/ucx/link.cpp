@@ -74,6 +74,13 @@ void Link::prepare(const packets::Layout& layout) {
                       "that UCX_TLS allows tcp",
                       peer.rank.value));
     }
+    if (status == UCS_ERR_SHMEM_SEGMENT) {
+      throw PeerLostError(
+          peer.rank,
+          fmt::format("cannot use the shared memory of worker {0}: it has ended (see its error), "
+                      "or another user runs it (set UCX_TLS=tcp,self for all workers)",
+                      peer.rank.value));
+    }
     check(status, "ucp_ep_create");
     start(sendings_[layout.sends + peer.place], greeting_, {});
   }
