@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "kernels/base/threads.h"
+#include "schemes/pattern.h"
 
 namespace sparsesync::ucx {
 namespace {
@@ -134,7 +135,8 @@ bool Driver::settles(const Link& link, packets::Endpoint& endpoint) {
   const std::vector<Rank> silent = link.silent();
   if (!silent.empty()) {
     try {
-      endpoint.expect_alive(silent);
+      // A silent worker may have failed because of a lost one that has greeted this worker.
+      endpoint.expect_alive(peers_after(rank_, endpoint.size()));
     } catch (...) {
       settle(std::current_exception());
       return true;
