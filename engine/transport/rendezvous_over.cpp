@@ -1,7 +1,4 @@
 // A rendezvous of workers that a network connects already.
-#include <chrono>
-#include <utility>
-
 #include "engine/session/control_channel.h"
 #include "sparsesync/memory.h"
 #include "sparsesync/rendezvous.h"

@@ -88,9 +88,9 @@ Endpoint::Endpoint(std::unique_ptr<Link> link, Rank rank, std::vector<int> nodes
   std::byte* memory = memory_.get();
   const auto next = [&](std::size_t bytes) { return std::exchange(memory, memory + bytes); };
   Layout layout{ranks, {}, options_.window + ranks.size() * kWords};
-  for (std::size_t place = 0; place < ranks.size(); ++place) {
+  for (const Rank each : ranks) {
     Peer& peer = peers_.emplace_back();
-    peer.rank = ranks[place];
+    peer.rank = each;
     peer.credits = credits_of_a_peer_;
     layout.slots.emplace_back();
     for (std::size_t slot = 0; slot < slots_of_a_peer_; ++slot) {

@@ -31,7 +31,7 @@ Link::Link(std::unique_ptr<Context> context, std::uint64_t job, Rank rank,
       addresses_(std::move(addresses)) {}
 
 Link::~Link() {
-  close(false);
+  Link::close(false);
 }
 
 void Link::prepare(const packets::Layout& layout) {
@@ -105,7 +105,7 @@ void Link::start(Sending& sending, const MessageHeader& header, std::span<const 
   options.flags = UCP_AM_SEND_FLAG_EAGER;
   options.cb.send = &Link::on_sent;
   options.user_data = &sending;
-  const ucs_status_ptr_t request = library().am_send_nbx(
+  ucs_status_ptr_t request = library().am_send_nbx(
       peer.connection, kMessages, &header, sizeof(header), bytes.data(), bytes.size(), &options);
   if (UCS_PTR_IS_ERR(request)) lose(peer, UCS_PTR_STATUS(request));
   if (!UCS_PTR_IS_PTR(request)) sent(sending);
@@ -148,7 +148,7 @@ bool Link::close(bool quiet) {
     requests.push_back(library().ep_close_nbx(peer.connection, &options));
   }
   const Clock::time_point until = Clock::now() + kClosing;
-  for (const ucs_status_ptr_t request : requests) finish(request, until);
+  for (ucs_status_ptr_t request : requests) finish(request, until);
   context_ = nullptr;
   return true;
 }

@@ -4,7 +4,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <ifaddrs.h>
-#include <net/if.h>
+#include <net/if.h>  // NOLINT(misc-include-cleaner): IFF_LOOPBACK
 #include <netinet/in.h>
 #include <unistd.h>
 
@@ -13,7 +13,6 @@
 #include <cstdint>
 #include <fstream>
 #include <nlohmann/json.hpp>
-#include <optional>
 #include <random>
 #include <utility>
 #include <vector>
@@ -23,7 +22,6 @@
 #include "engine/transport/ucx/context.h"
 #include "engine/transport/ucx/driver.h"
 #include "kernels/base/printable.h"
-#include "schemes/pattern.h"
 
 namespace sparsesync {
 namespace {
@@ -103,7 +101,8 @@ std::string this_place(const std::string& interfaces) {
     for (const ifaddrs* each = all; each != nullptr; each = each->ifa_next) {
       if (each->ifa_addr == nullptr || each->ifa_addr->sa_family != AF_INET) continue;
       if ((each->ifa_flags & IFF_LOOPBACK) != 0) continue;
-      if (!interfaces.empty() && among.find(fmt::format(",{},", each->ifa_name)) == among.npos) {
+      if (!interfaces.empty() &&
+          among.find(fmt::format(",{},", each->ifa_name)) == std::string::npos) {
         continue;
       }
       std::array<char, INET_ADDRSTRLEN> text{};
@@ -198,7 +197,7 @@ class UcxTransport : public packets::EndpointTransport {
   bool has_all_reduce() const override { return words_ != nullptr && words_->has_all_reduce(); }
   void all_reduce(const Context& context, DType dtype, std::span<std::byte> elements,
                   Clock::time_point until) override {
-    if (!has_all_reduce()) return Transport::all_reduce(context, dtype, elements, until);
+    if (!has_all_reduce()) return EndpointTransport::all_reduce(context, dtype, elements, until);
     words_->all_reduce(context, dtype, elements, until);
   }
   void abort(const std::string& reason) noexcept override {
