@@ -5,6 +5,7 @@ import contextlib
 import json
 import os
 import random
+import re
 import signal
 import socket
 import struct
@@ -358,7 +359,9 @@ def test_a_network_that_fails_later(tmp_path, machines, phase, kind):
         outcomes = job.outcomes()
         for rank, outcome in outcomes.items():
             assert outcome["type"] in ("DeadlineError", "AbortedError"), outcome["text"]
-            assert f"waited for worker {2 if rank < 2 else '0, 1'}" in outcome["text"]
+            # The last packets of one of the workers 0 and 1 may have arrived at worker 2.
+            silent = "2" if rank < 2 else "[01]"
+            assert re.search(f"waited for worker {silent}", outcome["text"]), outcome["text"]
 
 
 def test_an_interface_without_a_carrier(tmp_path, machines):
