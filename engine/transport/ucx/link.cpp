@@ -68,11 +68,11 @@ void Link::prepare(const packets::Layout& layout) {
     to.err_handler = {&Link::on_error, &peer};
     const ucs_status_t status = library().ep_create(context_->worker(), &to, &peer.connection);
     if (status == UCS_ERR_UNREACHABLE) {
-      throw Error(
-          fmt::format("no transport of UCX connects this worker with worker {}: check that the "
-                      "interfaces of both are up, have IPv4 addresses and reach each other, and "
-                      "that UCX_TLS allows tcp",
-                      peer.rank.value));
+      throw Error(fmt::format(
+          "no transport of UCX connects this worker with worker {}: check that it runs, "
+          "that the interfaces of both are up, have IPv4 addresses and reach each "
+          "other, and that UCX_TLS allows tcp",
+          peer.rank.value));
     }
     if (status == UCS_ERR_SHMEM_SEGMENT) {
       throw PeerLostError(

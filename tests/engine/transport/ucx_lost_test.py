@@ -162,7 +162,10 @@ def test_a_worker_killed_while_it_connects_is_lost(tmp_path, transports, moment_
         time.sleep(moment_s)
         job.signal(signal.SIGKILL)
         for outcome in job.outcomes(SURVIVORS).values():
-            assert outcome["type"] in ("PeerLostError", "AbortedError", "DeadlineError"), outcome["text"]
+            # Later versions than UCX 1.13 do not reach the shared memory of a worker that has ended.
+            unreachable = f"no transport of UCX connects this worker with worker {VICTIM}: check that it runs, "
+            allowed = ("Error",) if unreachable in outcome["text"] else ("PeerLostError", "AbortedError", "DeadlineError")
+            assert outcome["type"] in allowed, outcome["text"]
             assert "worker" in outcome["text"]
 
 
