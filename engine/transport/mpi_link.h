@@ -4,7 +4,6 @@
 #include <mpi.h>
 
 #include <cstddef>
-#include <memory>
 #include <span>
 #include <vector>
 

@@ -4,7 +4,7 @@
 #include <memory>
 #include <string>
 
-#include "engine/transport/ucx/library.h"
+#include "engine/transport/ucx/library.h"  // IWYU pragma: export
 
 namespace sparsesync::ucx {
 
