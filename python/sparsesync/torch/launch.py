@@ -142,7 +142,7 @@ class Reach:
     problem: str  # why NCCL is not available
     shares: bool  # NCCL_MULTI_RANK_GPU_ENABLE lets several workers share a GPU
     ucx: str | None = None  # version of UCX, if it is available
-    no_ucx: str = ""  # why it is not
+    no_ucx: str = ""  # why it is not; empty if UCX is not used
 
 
 # Values of the `transport` argument.
@@ -199,8 +199,15 @@ def payloads_of(workers: Sequence[Reach], reaches_devices: bool) -> tuple[bool, 
     return True, f"by NCCL {first.nccl}"
 
 
-def _own_ucx() -> tuple[str | None, str]:
-    """Returns the version of UCX, or None and why it is not available."""
+def _may_use_ucx(connection: Connection, asked: str | None) -> bool:
+    """Returns whether UCX replaces the connection if it is available on all workers."""
+    return asked == "ucx" or (asked is None and connection.kind == "process_group" and connection.transport.size > 1)
+
+
+def _own_ucx(connection: Connection, asked: str | None) -> tuple[str | None, str]:
+    """Returns the version of UCX, or None and why it is not available. Loads UCX only where it may be used."""
+    if not _may_use_ucx(connection, asked):
+        return None, ""
     try:
         return _native.ucx_version(), ""
     except _native.Error as error:
@@ -223,15 +230,15 @@ def over_hosts(connection: Connection, workers: Sequence[Reach]) -> Connection:
     Raises UnsupportedError if the transport that is asked for is not available.
     """
     asked = workers[0].asked
-    problem = why_not_ucx(workers)
-    if asked == "ucx" and problem:
-        raise _native.UnsupportedError(f"transport 'ucx': {problem}")
     if asked in ("gloo", "mpi") and connection.kind != _OF_HOSTS[asked]:
         starts = {"gloo": "torchrun, or call torch.distributed.init_process_group() first", "mpi": "mpirun"}[asked]
         by = {"mpi": "MPI", "process_group": "torch's process group", "local": "threads of one process"}[connection.kind]
         raise _native.UnsupportedError(f"transport '{asked}': the workers are connected by {by}: start them with {starts}")
-    if asked != "ucx" and (asked is not None or connection.kind != "process_group" or len(workers) == 1):
+    if not _may_use_ucx(connection, asked):
         return connection
+    problem = why_not_ucx(workers)
+    if asked == "ucx" and problem:
+        raise _native.UnsupportedError(f"transport 'ucx': {problem}")
     if problem:
         if connection.transport.rank == 0:
             log(logging.WARNING, "gradients go over Gloo, where steps take up to twice as long as over UCX: %s", problem)
@@ -259,7 +266,7 @@ def reach(connection: Connection, device: CpuDevice, asked: str | None) -> Conne
         facts["nccl"],
         facts["nccl_problem"],
         os.environ.get("NCCL_MULTI_RANK_GPU_ENABLE") == "1",
-        *_own_ucx(),
+        *_own_ucx(connection, asked),
     )
     seconds = connection.deadline.total_seconds()
     told = connection.transport.all_gather(json.dumps(dataclasses.asdict(own)).encode(), seconds)
