@@ -56,23 +56,9 @@ std::unique_ptr<Workers> met_workers(const MeetingPoint& point, const UcxOptions
   auto control = ucx_over(*rendezvous, {.deadline = options.deadline});
   return std::make_unique<ProcessWorkers>(
       nullptr, std::move(control),
-      [rendezvous, options](Workers&) { return ucx_over(*rendezvous, options); }, false,
+      [rendezvous, options](Transport&) { return ucx_over(*rendezvous, options); }, false,
       options.deadline);
 }
-
-/// Lets workers meet over their control network, whose deadline applies.
-class WorkersRendezvous : public Rendezvous {
- public:
-  explicit WorkersRendezvous(Workers& workers) : workers_(workers) {}
-  Rank rank() const override { return workers_.here().front(); }
-  int size() const override { return workers_.size(); }
-  std::vector<std::string> all_gather(const std::string& own, Clock::time_point) override {
-    return workers_.all_gather(own);
-  }
-
- private:
-  Workers& workers_;
-};
 
 }  // namespace
 
@@ -134,7 +120,7 @@ int ProcessWorkers::per_node() const {
 
 std::vector<std::unique_ptr<Transport>> ProcessWorkers::connect() {
   std::vector<std::unique_ptr<Transport>> ends;
-  ends.push_back(connect_(*this));
+  ends.push_back(connect_(*control_));
   return ends;
 }
 
@@ -149,8 +135,8 @@ void ProcessWorkers::agree(const std::string& subject, const ControlChannel::Sta
 std::unique_ptr<Workers> workers_over_mpi(std::chrono::milliseconds deadline, Chunks chunks) {
   const auto world = std::make_shared<MpiWorld>(MpiOptions{.deadline = deadline});
   return std::make_unique<ProcessWorkers>(
-      world, world->join(), [world = world.get(), chunks](Workers&) { return world->join(chunks); },
-      true, deadline);
+      world, world->join(),
+      [world = world.get(), chunks](Transport&) { return world->join(chunks); }, true, deadline);
 }
 
 std::string free_address() {
@@ -209,11 +195,8 @@ std::unique_ptr<Workers> workers_over_ucx(std::chrono::milliseconds deadline, Ch
   const auto world = std::make_shared<MpiWorld>(MpiOptions{.deadline = deadline});
   auto workers = std::make_unique<ProcessWorkers>(
       world, world->join(),
-      [options](Workers& all) {
-        WorkersRendezvous rendezvous(all);
-        return ucx_over(rendezvous, options);
-      },
-      false, deadline);
+      [options](Transport& control) { return ucx_over(*rendezvous_over(control), options); }, false,
+      deadline);
   workers->together([] {
     if (const std::string reason = why_no_ucx(); !reason.empty()) throw Error(reason);
   });

@@ -83,7 +83,7 @@ class LocalWorkers : public Workers {
 class ProcessWorkers : public Workers {
  public:
   /// Creates a network between all workers.
-  using Connect = std::function<std::unique_ptr<Transport>(Workers& workers)>;
+  using Connect = std::function<std::unique_ptr<Transport>(Transport& control)>;
   /// @param world           provides `control`, and is destroyed after it; nullptr: nothing to keep
   /// @param control         the network of control messages
   /// @param connect         creates the networks of connect()
