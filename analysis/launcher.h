@@ -114,7 +114,7 @@ class ProcessWorkers : public Workers {
 /// @throws what MpiWorld throws
 std::unique_ptr<Workers> workers_over_mpi(std::chrono::milliseconds deadline, Chunks chunks);
 
-/// Where a process meets the others of its run without MPI.
+/// The address at which a process meets the others of its run without MPI, and its rank.
 struct MeetingPoint {
   std::string address;  // "HOST:PORT", at which rank 0 listens
   Rank rank;            // of this process

@@ -50,7 +50,7 @@ class Link : public packets::Link {
   bool arm();
 
  private:
-  /// What a message is. It occupies 4 bytes of a header.
+  /// The kind of a message. It occupies 4 bytes of a header.
   // NOLINTNEXTLINE(performance-enum-size)
   enum class Kind : std::uint32_t { greeting, packet };
   /// Precedes each message.

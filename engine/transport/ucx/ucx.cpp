@@ -31,7 +31,7 @@ using nlohmann::json;
 /// Time beyond the deadline in which workers agree on who did not connect.
 constexpr std::chrono::milliseconds kAgreement{1000};
 
-/// What a worker tells the others before they connect.
+/// Facts about a worker that it sends to the others before they connect.
 struct Card {
   std::string error;    // why it cannot connect; empty: it can
   std::string version;  // of UCX: "1.13"
