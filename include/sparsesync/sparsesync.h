@@ -36,4 +36,5 @@
 #include "sparsesync/transports/mpi.h"
 #include "sparsesync/transports/nccl.h"
 #include "sparsesync/transports/process_group.h"
+#include "sparsesync/transports/ucx.h"
 // IWYU pragma: end_exports
