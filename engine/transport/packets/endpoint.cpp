@@ -17,10 +17,11 @@
 namespace sparsesync::packets {
 namespace {
 
-/// Slots in addition to those that credits count, because control messages need no credit. At most
-/// these are under way from a peer: two that return half of the credits each, and one abort, one
-/// leave, and one parted.
-constexpr std::size_t kSlotsForWords = 5;
+/// Limit for the slots of a worker that credits count, unless peers would get fewer than two.
+constexpr std::size_t kCountedSlots = 512;
+/// Control messages from a peer that are under way at most, besides those that return credits: one
+/// abort, one leave, and one parted. Control messages need no credit.
+constexpr std::size_t kOtherWords = 3;
 /// Time in which packets of an ended process may still arrive.
 constexpr std::chrono::milliseconds kGrace{200};
 
@@ -76,9 +77,10 @@ Endpoint::Endpoint(std::unique_ptr<Link> link, Rank rank, std::vector<int> nodes
       rank_(rank),
       nodes_(std::move(nodes)),
       options_(options),
-      credits_of_a_peer_(
-          std::max<std::size_t>(2, options.window / std::max<std::size_t>(1, nodes_.size() - 1))),
-      slots_of_a_peer_(credits_of_a_peer_ + kSlotsForWords),
+      credits_of_a_peer_(std::max<std::size_t>(
+          2,
+          std::min(options.window, kCountedSlots / std::max<std::size_t>(1, nodes_.size() - 1)))),
+      slots_of_a_peer_(2 * credits_of_a_peer_ + kOtherWords),
       wake_(std::move(wake)) {
   const std::vector<Rank> ranks = peers_after(rank_, size());
   const std::size_t packets = ranks.size() * slots_of_a_peer_ + options_.window;
@@ -273,12 +275,14 @@ void Endpoint::choose_calls() {
     reduction_.state = Reduction::State::under_way;
     calls_.push_back({Call::Kind::all_reduce, 0, 0, {}});
   }
+  const std::size_t share = share_of_a_peer();
   std::size_t passed_over = 0;
   for (auto packet = free_packet(); packet != packets_.end() && passed_over < peers_.size();) {
     const std::size_t place = turn_;
     Peer& peer = peers_[place];
     turn_ = (turn_ + 1) % peers_.size();
-    if (peer.left || peer.credits == 0 || peer.outgoing.empty() || withdrawn_) {
+    const bool may_send = peer.credits > 0 && credits_of_a_peer_ - peer.credits < share;
+    if (peer.left || !may_send || peer.outgoing.empty() || withdrawn_) {
       ++passed_over;
       continue;
     }
@@ -289,9 +293,9 @@ void Endpoint::choose_calls() {
   for (std::size_t place = 0; place < peers_.size(); ++place) {
     Peer& peer = peers_[place];
     if (peer.ended) continue;
-    // Returns credits once half of them are used. The peer need not stop, and few control messages
-    // are sent.
-    if (!peer.left && 2 * peer.unreturned >= credits_of_a_peer_ &&
+    // Returns credits at once, because the peer may have a small share of its window for this
+    // worker.
+    if (!peer.left && peer.unreturned > 0 &&
         !word_under_way_[place * kWords + static_cast<std::size_t>(Word::credit)]) {
       std::byte* word = credit_words_ + place * sizeof(Preamble);
       write(word, Preamble{Kind::credit, static_cast<std::uint32_t>(peer.unreturned)});
@@ -313,6 +317,14 @@ void Endpoint::choose_calls() {
       send_word(place, Word::parted, parted_word_, sizeof(Preamble));
     }
   }
+}
+
+/// Returns how many packets may be under way to a peer. The peers with outgoing messages share the
+/// window evenly.
+std::size_t Endpoint::share_of_a_peer() const {
+  const auto sending = static_cast<std::size_t>(
+      std::ranges::count_if(peers_, [](const Peer& peer) { return !peer.outgoing.empty(); }));
+  return std::max<std::size_t>(2, options_.window / std::max<std::size_t>(1, sending));
 }
 
 void Endpoint::fill_packet(std::size_t place, std::size_t number) {

@@ -149,7 +149,7 @@ class Endpoint {
   struct Peer {
     Rank rank;
     Queue<Outgoing> outgoing;
-    std::size_t credits = 0;                        // packets that this worker may send
+    std::size_t credits = 0;                        // packets for which the peer has a slot
     std::size_t unreturned = 0;                     // credits to return to the peer
     Queue<std::pair<Group*, std::size_t>> waiting;  // group and index of receives without a message
     Incoming incoming;
@@ -212,6 +212,7 @@ class Endpoint {
 
   // The driving thread's side, with the lock held.
   void choose_calls();
+  std::size_t share_of_a_peer() const;
   void fill_packet(std::size_t place, std::size_t number);
   void send_word(std::size_t peer, Word word, const std::byte* bytes, std::size_t size);
   void packet_came(Peer& peer, std::size_t place);
@@ -235,7 +236,7 @@ class Endpoint {
   const Rank rank_;
   const std::vector<int> nodes_;
   const PacketOptions options_;
-  const std::size_t credits_of_a_peer_;
+  const std::size_t credits_of_a_peer_;  // slots that each worker keeps for another one's packets
   const std::size_t slots_of_a_peer_;
   const std::function<void()> wake_;
   std::unique_ptr<std::byte[]> memory_;  // memory of all packets and control messages
