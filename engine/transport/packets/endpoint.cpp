@@ -50,6 +50,17 @@ T read(const std::byte* from) {
   return value;
 }
 
+/// Returns the preamble of a packet. It is invalid if the packet is too short.
+Preamble preamble_of(std::span<const std::byte> packet) {
+  return packet.size() < sizeof(Preamble) ? Preamble{Kind::none, 0} : read<Preamble>(packet.data());
+}
+
+/// Returns whether a packet is a part of a message.
+bool is_of_message(std::span<const std::byte> packet) {
+  const Kind kind = preamble_of(packet).kind;
+  return kind == Kind::begin || kind == Kind::more;
+}
+
 /// Leaks memory on purpose: the link may use it as long as the process lives.
 void give_away(std::unique_ptr<std::byte[]>& memory) {
   [[maybe_unused]] const std::byte* const given = memory.release();
@@ -89,7 +100,7 @@ Endpoint::Endpoint(std::unique_ptr<Link> link, Rank rank, std::vector<int> nodes
                                           kAbortReasonBytes);
   std::byte* memory = memory_.get();
   const auto next = [&](std::size_t bytes) { return std::exchange(memory, memory + bytes); };
-  Layout layout{ranks, {}, options_.window + ranks.size() * kWords};
+  Layout layout{ranks, {}, options_.window + ranks.size() * kWords, this};
   for (const Rank each : ranks) {
     Peer& peer = peers_.emplace_back();
     peer.rank = each;
@@ -132,48 +143,54 @@ void Endpoint::close() {
 
 /// Copies payloads from their slots to their destinations, as far as these are known.
 void Endpoint::take_packets(Peer& peer) {
-  Incoming& message = peer.incoming;
-  while (!peer.arrived.empty() && !withdrawn_ && !leaving_ && !failure_) {
+  while (!peer.arrived.empty()) {
     const Slot& slot = peer.slots[peer.arrived.front()];
-    const bool begins = read<Preamble>(slot.bytes).kind == Kind::begin;
-    const std::byte* payload = slot.bytes + sizeof(Preamble);
-    std::size_t size = slot.size - sizeof(Preamble);
-    if (begins != !message.begun || (begins && size < sizeof(Header))) {
-      fail_by(peer, "sent a packet outside of a message");
-      return;
-    }
-    if (begins) {
-      if (!message.open) {
-        message.header = read<Header>(payload);
-        message.open = true;
-        changed_.notify_all();  // the worker provides memory for the payload
-      }
-      payload += sizeof(Header);
-      size -= sizeof(Header);
-    }
-    if (!message.matched) return;
-    if (size > message.header.bytes - message.received) {
-      fail_by(peer, "sent more bytes than its header announced");
-      return;
-    }
-    if (message.to != nullptr && size > 0) {
-      std::memcpy(message.to + message.received, payload, size);
-    }
-    message.begun = true;
-    message.received += size;
+    if (!unpack(peer, {slot.bytes, slot.size})) return;
     peer.unposted.push(peer.arrived.front());
     peer.arrived.pop();
-    ++peer.unreturned;
-    if (message.received < message.header.bytes) continue;
-    Waiting& receive = message.group->receives[message.receive];
-    receive.header = message.header;
-    receive.payload = {message.to, message.to == nullptr ? 0 : message.received};
-    ++counters_.messages_received;
-    counters_.bytes_received += kHeaderBytes + static_cast<std::int64_t>(message.header.bytes);
-    message.group->complete.push(message.receive);
-    message = {};
-    changed_.notify_all();
   }
+}
+
+/// Copies a packet's payload to its destination.
+/// @return whether the destination is known
+bool Endpoint::unpack(Peer& peer, std::span<const std::byte> packet) {
+  if (withdrawn_ || leaving_ || failure_) return false;
+  Incoming& message = peer.incoming;
+  const bool begins = read<Preamble>(packet.data()).kind == Kind::begin;
+  std::span<const std::byte> payload = packet.subspan(sizeof(Preamble));
+  if (begins != !message.begun || (begins && payload.size() < sizeof(Header))) {
+    fail_by(peer, "sent a packet outside of a message");
+    return false;
+  }
+  if (begins) {
+    if (!message.open) {
+      message.header = read<Header>(payload.data());
+      message.open = true;
+      changed_.notify_all();  // the worker provides memory for the payload
+    }
+    payload = payload.subspan(sizeof(Header));
+  }
+  if (!message.matched) return false;
+  if (payload.size() > message.header.bytes - message.received) {
+    fail_by(peer, "sent more bytes than its header announced");
+    return false;
+  }
+  if (message.to != nullptr && !payload.empty()) {
+    std::memcpy(message.to + message.received, payload.data(), payload.size());
+  }
+  message.begun = true;
+  message.received += payload.size();
+  ++peer.unreturned;
+  if (message.received < message.header.bytes) return true;
+  Waiting& receive = message.group->receives[message.receive];
+  receive.header = message.header;
+  receive.payload = {message.to, message.to == nullptr ? 0 : message.received};
+  ++counters_.messages_received;
+  counters_.bytes_received += kHeaderBytes + static_cast<std::int64_t>(message.header.bytes);
+  message.group->complete.push(message.receive);
+  message = {};
+  changed_.notify_all();
+  return true;
 }
 
 void Endpoint::fail(std::exception_ptr error) {
@@ -373,8 +390,9 @@ void Endpoint::call(const Call& of) {
 
 bool Endpoint::poll() {
   events_.clear();
+  took_packets_ = false;
   link_->poll(events_);
-  if (events_.empty()) return false;
+  if (events_.empty()) return took_packets_;
   const std::lock_guard lock(mutex_);
   for (const Event& event : events_) handle(event);
   return true;
@@ -385,7 +403,6 @@ void Endpoint::handle(const Event& event) {
     case Event::Kind::received: {
       Peer& peer = peers_[event.peer];
       peer.slots[event.slot].size = event.bytes;
-      peer.last_heard = Clock::now();
       packet_came(peer, event.slot);
       take_packets(peer);
       break;
@@ -410,10 +427,29 @@ void Endpoint::handle(const Event& event) {
   }
 }
 
+bool Endpoint::take(std::size_t place, std::span<const std::byte> packet) noexcept {
+  const std::lock_guard lock(mutex_);
+  try {
+    Peer& peer = peers_[place];
+    if (is_of_message(packet) && (!peer.arrived.empty() || !unpack(peer, packet))) return false;
+    take_preamble(peer, packet);
+  } catch (...) {
+    fail(std::current_exception());
+  }
+  took_packets_ = true;
+  return true;
+}
+
 void Endpoint::packet_came(Peer& peer, std::size_t place) {
-  const Slot& slot = peer.slots[place];
-  const Preamble preamble =
-      slot.size >= sizeof(Preamble) ? read<Preamble>(slot.bytes) : Preamble{Kind::none, 0};
+  const std::span<const std::byte> packet{peer.slots[place].bytes, peer.slots[place].size};
+  take_preamble(peer, packet);
+  (is_of_message(packet) ? peer.arrived : peer.unposted).push(place);
+}
+
+/// Takes a packet's credits, and a control message.
+void Endpoint::take_preamble(Peer& peer, std::span<const std::byte> packet) {
+  const auto preamble = preamble_of(packet);
+  peer.last_heard = Clock::now();
   peer.credits += preamble.credits;
   if (peer.credits > credits_of_a_peer_) {
     fail_by(peer, "returned more credits than it received packets");
@@ -421,12 +457,10 @@ void Endpoint::packet_came(Peer& peer, std::size_t place) {
   switch (preamble.kind) {
     case Kind::begin:
     case Kind::more:
-      peer.arrived.push(place);
-      return;
     case Kind::credit:
       break;
     case Kind::abort:
-      take_abort(peer, {slot.bytes, slot.size});
+      take_abort(peer, packet);
       break;
     case Kind::leave:
       peer.left = true;
@@ -439,7 +473,6 @@ void Endpoint::packet_came(Peer& peer, std::size_t place) {
     default:
       fail_by(peer, "sent a malformed packet");
   }
-  peer.unposted.push(place);
 }
 
 void Endpoint::take_abort(const Peer& peer, std::span<const std::byte> packet) {

@@ -4,10 +4,12 @@
 // into a slot that was posted before the packet was sent. To ensure this, a worker starts with one
 // credit for each slot that a peer keeps for it. It spends a credit on each packet. The credit
 // returns when the packet's payload has been copied to its destination. So a slow peer causes no
-// backlog in the link, and no connection monopolizes it.
+// backlog in the link. Of the credits a worker spends only as many at a time as its window allows.
+// The peers with outgoing messages share the window evenly, so no connection monopolizes the link.
 //
-// Payloads are copied through the endpoint's packets on both sides. The link never uses a caller's
-// memory, which may be freed as soon as an error occurs.
+// Payloads are copied through the endpoint's packets on both sides. A link that receives into
+// memory of its own may hand over a packet from there, without a slot. The link never uses a
+// caller's memory, which may be freed as soon as an error occurs.
 #pragma once
 
 #include <sys/types.h>
@@ -52,7 +54,7 @@ struct PacketOptions {
 
 /// A worker's endpoint. One mutex guards the state shared by the worker and the driving thread. The
 /// link is called without the lock.
-class Endpoint {
+class Endpoint final : private Sink {
  public:
   /// Creates the endpoint. Called by the driving thread.
   /// @param link   used by this endpoint only
@@ -205,6 +207,7 @@ class Endpoint {
 
   // Either side, with the lock held.
   void take_packets(Peer& peer);
+  bool unpack(Peer& peer, std::span<const std::byte> packet);
   void take_abort(const Peer& peer, std::span<const std::byte> packet);
   void note_abort(Rank aborter, std::string_view reason);
   void fail(std::exception_ptr error);
@@ -216,6 +219,7 @@ class Endpoint {
   void fill_packet(std::size_t place, std::size_t number);
   void send_word(std::size_t peer, Word word, const std::byte* bytes, std::size_t size);
   void packet_came(Peer& peer, std::size_t place);
+  void take_preamble(Peer& peer, std::span<const std::byte> packet);
   void handle(const Event& event);
   static void end(Peer& peer);
   void bury(Clock::time_point now);
@@ -223,6 +227,7 @@ class Endpoint {
   bool quiet() const;
 
   // The driving thread's side, without the lock.
+  bool take(std::size_t place, std::span<const std::byte> packet) noexcept override;
   void call(const Call& of);
   bool poll();
 
@@ -230,6 +235,7 @@ class Endpoint {
   const std::unique_ptr<Link> link_;
   std::vector<Call> calls_;
   std::vector<Event> events_;
+  bool took_packets_ = false;  // from the link's memory, since the last poll
   bool closed_ = false;
 
   const pid_t process_;

@@ -11,11 +11,23 @@
 
 namespace sparsesync::packets {
 
+/// Takes packets out of a link's own memory, without a slot.
+class Sink {
+ public:
+  /// Takes a packet if the link has reported all earlier ones of the peer.
+  /// @return false if the packet needs a slot
+  virtual bool take(std::size_t peer, std::span<const std::byte> packet) noexcept = 0;
+
+ protected:
+  ~Sink() = default;
+};
+
 /// Tells a link what it carries.
 struct Layout {
   std::vector<Rank> peers;                               // [peer]
   std::vector<std::vector<std::span<std::byte>>> slots;  // [peer][slot]: memory for one packet
   std::size_t sends = 0;                                 // sends have numbers below this
+  Sink* sink = nullptr;                                  // a link may offer it packets
 };
 
 /// An event that a link reports.

@@ -36,6 +36,7 @@ Link::~Link() {
 
 void Link::prepare(const packets::Layout& layout) {
   std::size_t slots = 0;
+  sink_ = layout.sink;
   peers_.resize(layout.peers.size());
   for (std::size_t place = 0; place < peers_.size(); ++place) {
     Peer& peer = peers_[place];
@@ -117,6 +118,7 @@ void Link::poll(std::vector<Event>& events) {
   }
   events.insert(events.end(), events_.begin(), events_.end());
   events_.clear();
+  for (Peer& peer : peers_) peer.unreported = 0;
 }
 
 bool Link::arm() {
@@ -186,6 +188,7 @@ void Link::take(const MessageHeader& header, std::span<const std::byte> packet) 
     return;
   }
   if (peer.ended || peer.overran) return;
+  if (peer.unreported == 0 && sink_->take(peer.place, packet)) return;
   if (peer.posted.empty() || packet.size() > peer.slots[peer.posted.front()].size()) {
     peer.overran = true;
     events_.push_back({.kind = Event::Kind::overrun, .peer = peer.place});
@@ -195,6 +198,7 @@ void Link::take(const MessageHeader& header, std::span<const std::byte> packet) 
   peer.posted.pop();
   if (!packet.empty()) std::memcpy(peer.slots[slot].data(), packet.data(), packet.size());
   events_.push_back({.peer = peer.place, .slot = slot, .bytes = packet.size()});
+  ++peer.unreported;
 }
 
 /// Counts a message that belongs to no worker of this job, and logs the first.

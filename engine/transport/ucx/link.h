@@ -73,8 +73,9 @@ class Link : public packets::Link {
     std::size_t place = 0;  // in peers_
     ucp_ep_h connection = nullptr;
     std::vector<std::span<std::byte>> slots;
-    Queue<std::size_t> posted;  // slots
-    bool greeted = false;       // its greeting has arrived
+    Queue<std::size_t> posted;   // slots
+    std::size_t unreported = 0;  // packets in slots that poll() has not reported
+    bool greeted = false;        // its greeting has arrived
     bool ended = false;
     bool overran = false;
   };
@@ -96,6 +97,7 @@ class Link : public packets::Link {
   const MessageHeader packet_;
   const std::vector<std::string> addresses_;  // [rank]
   std::vector<Peer> peers_;
+  packets::Sink* sink_ = nullptr;
   std::vector<Sending> sendings_;  // the sends, then a greeting of each peer
   std::vector<packets::Event> events_;
   std::int64_t dropped_ = 0;
