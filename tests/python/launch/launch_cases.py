@@ -12,10 +12,12 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import sparsesync.torch
 import torch
 import torch.distributed as dist
 from sparsesync.torch import DistributedDataParallel
+from sparsesync.torch.process_group import transport_over
 
 STEPS = 4
 ROWS = 5000
@@ -252,6 +254,35 @@ def transports() -> dict[str, Any]:
     return {**found, "warnings": [line for line in lines if "Gloo" in line]}
 
 
+def long_run() -> dict[str, Any]:
+    """Runs SPARSESYNC_TEST_STEPS steps of changing sizes over UCX. Measures memory after the first tenth and at the end."""
+    dist.init_process_group("gloo")
+    world = dist.group.WORLD
+    assert world is not None
+    steps = int(os.environ["SPARSESYNC_TEST_STEPS"])
+    random = np.random.default_rng(dist.get_rank())
+    resident: list[int] = []
+    with sparsesync.Session(sparsesync.ucx_over(transport_over(world, datetime.timedelta(seconds=60)), 60), deadline_s=60) as session:
+        tensors = [sparsesync.TensorSpec("t", ROWS, 8, "f32")]
+        plain = session.register_bucket("plain", tensors, "balanced")
+        announced = session.register_bucket("announced", tensors, "owned", announce=True)
+        for step in range(steps):
+            rows = np.sort(random.choice(ROWS, int(random.integers(1, 400)), replace=False))
+            gradient = [(rows, np.ones((len(rows), 8), np.float32))]
+            work = [session.announce(announced, [rows])]
+            for bucket in (plain, announced):
+                work += [session.reduce(bucket, gradient), session.gather(bucket)]
+            for each in work:
+                session.wait(each)
+            if step + 1 in (steps // 10, steps):
+                ctypes.CDLL(None).malloc_trim(0)
+                resident.append(int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1]) * os.sysconf("SC_PAGE_SIZE"))
+        descriptors, threads = (len(os.listdir(f"/proc/self/{each}")) for each in ("fd", "task"))
+    rank = dist.get_rank()
+    dist.destroy_process_group()
+    return {"rank": rank, "resident": resident, "descriptors": descriptors, "threads": threads}
+
+
 def lost() -> dict[str, Any]:
     """Worker 1 dies during a step; the others get an error."""
     ddp = DistributedDataParallel(Model(), scheme="balanced", deadline=5)
@@ -283,6 +314,7 @@ def main() -> None:
         "who": who,
         "hook": hook,
         "transports": transports,
+        "long_run": long_run,
         "lost": lost,
     }
     found = cases[case]()

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import datetime
 import json
+import os
 import re
 import types
 from pathlib import Path
@@ -200,6 +201,16 @@ def test_torchs_wrapper_with_the_hook(tmp_path: Path) -> None:
         assert (told["0.weight"]["gradient"], told["0.weight"]["scheme"]) == ("rows", "balanced")
         assert told["1.weight"]["gradient"] == "dense"
         assert told["0.weight"]["steps"] == 5, "all steps but the first, which torch synchronizes"
+
+
+def test_memory_does_not_grow_over_ucx(tmp_path: Path) -> None:
+    """2,000 steps of two buckets; 20,000 with SPARSESYNC_FULL=1."""
+    steps = 20_000 if os.environ.get("SPARSESYNC_FULL") == "1" else 2_000
+    command = launching.torchrun(2, PROGRAM, "long_run", tmp_path)
+    for each in launching.outcomes(command, tmp_path, 2, SPARSESYNC_TEST_STEPS=str(steps)):
+        early, late = each["resident"]
+        assert late < 1.01 * early, each
+        assert each["descriptors"] < 60 and each["threads"] < 20, each
 
 
 def test_a_lost_worker_is_an_error_on_the_others(tmp_path: Path) -> None:
