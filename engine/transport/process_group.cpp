@@ -22,6 +22,8 @@ namespace {
 
 using Lane = PointToPoint::Lane;
 using Call = PointToPoint::Call;
+using Incoming = PointToPoint::Incoming;
+using Outgoing = PointToPoint::Outgoing;
 using Outcome = PointToPoint::Outcome;
 
 /// Channel of a header that announces an abort. Its flags hold the aborter's rank. The reason is
@@ -71,10 +73,11 @@ class PointToPointTransport : public Transport {
     reason_sends_.reserve(nodes_.size());
     header_sends_.reserve(nodes_.size());
     for (const Rank peer : peers_after(rank_, static_cast<int>(nodes_.size()))) {
-      const std::span<Reason> reason(&reasons_[peer.index()], 1);
+      const auto reason = std::as_writable_bytes(std::span(&reasons_[peer.index()], 1));
+      std::vector<Call> started;
       try {
-        reason_calls_[peer.index()] =
-            network_->receive(peer, Lane::reasons, std::as_writable_bytes(reason));
+        network_->start(std::array{Incoming{peer, Lane::reasons, reason}}, {}, started);
+        reason_calls_[peer.index()] = started.front();
       } catch (const PeerLostError&) {  // the first message to or from this worker reports the loss
       }
     }
@@ -82,11 +85,11 @@ class PointToPointTransport : public Transport {
 
   ~PointToPointTransport() override {
     const Clock::time_point until = Clock::now() + kFarewell;
-    for (const Call reason : reason_sends_) network_->wait(reason, until);
+    for (const Call& reason : reason_sends_) network_->wait({&reason, 1}, until);
     // The reasons have arrived. A worker that does not wait for a header reads the reason when it
     // loses this worker.
     const Clock::time_point until_woken = std::min(until, Clock::now() + kWaking);
-    for (const Call header : header_sends_) network_->wait(header, until_woken);
+    for (const Call& header : header_sends_) network_->wait({&header, 1}, until_woken);
     network_->withdraw();
   }
 
@@ -102,15 +105,16 @@ class PointToPointTransport : public Transport {
       group.expected = expected;
       group.provider = &provider;
       group.returned = 0;
-      group.incoming.resize(receives.size());
+      group.messages.resize(receives.size());
       group.headers.assign(sends.size(), expected);
-      for (std::size_t i = 0; i < receives.size(); ++i) {
-        start_receive(group, i, receives[i].from);
-      }
+      group.sends.clear();
+      incoming_.clear();
+      for (std::size_t i = 0; i < receives.size(); ++i) add_receive(group, i, receives[i].from);
       for (std::size_t i = 0; i < sends.size(); ++i) {
         group.headers[i].bytes = static_cast<std::uint64_t>(sends[i].bytes.resolve(context));
+        add_send(group, sends[i], group.headers[i]);
       }
-      for (std::size_t i = 0; i < sends.size(); ++i) start_send(group, sends[i], group.headers[i]);
+      start(group);
       return GroupId{group.id};
     });
   }
@@ -118,12 +122,12 @@ class PointToPointTransport : public Transport {
   std::optional<Arrival> next(GroupId id, Clock::time_point until) override {
     return withdrawing_on_error([&]() -> std::optional<Arrival> {
       Group& group = group_of(id);
-      if (group.returned == group.incoming.size()) return std::nullopt;
+      if (group.returned == group.messages.size()) return std::nullopt;
       // Receives all headers first, so that all payload transfers are started.
-      for (const Incoming& message : group.incoming) take_headers_up_to(message, until);
+      for (const Message& message : group.messages) take_headers_up_to(message, until);
       const std::size_t receive = group.returned++;
-      Incoming& message = group.incoming[receive];
-      for (const Call piece : message.pieces) wait(piece, message.from, until);
+      const Message& message = group.messages[receive];
+      wait(message.pieces, message.from, until);
       {
         const std::lock_guard lock(mutex_);
         counters_.bytes_received += kHeaderBytes + static_cast<std::int64_t>(message.header.bytes);
@@ -136,8 +140,9 @@ class PointToPointTransport : public Transport {
   void finish(GroupId id, Clock::time_point until) override {
     withdrawing_on_error([&] {
       Group& group = group_of(id);
-      for (const auto& [to, call] : group.sends) wait(call, to, until);
-      group.sends.clear();
+      const auto [outcome, done] = network_->wait(group.send_calls(), until);
+      if (outcome != Outcome::done) fail(outcome, group.sends[done].to);
+      group.calls.clear();
       group.id = 0;
     });
   }
@@ -175,10 +180,9 @@ class PointToPointTransport : public Transport {
 
  private:
   /// A message that is being received.
-  struct Incoming {
+  struct Message {
     Rank from;
     Header header;
-    Call header_call = 0;
     bool taken = false;
     std::span<std::byte> payload;  // destination; empty if the payload is discarded
     std::vector<Call> pieces;      // receives of the payload's pieces
@@ -188,10 +192,15 @@ class PointToPointTransport : public Transport {
     std::uint64_t id = 0;  // 0: not in use
     Header expected;
     ReceiveProvider* provider = nullptr;
-    std::vector<Incoming> incoming;
-    std::size_t returned = 0;     // number of messages that next() has returned
-    std::vector<Header> headers;  // headers of the sends
-    std::vector<std::pair<Rank, Call>> sends;
+    std::vector<Message> messages;  // [receive]
+    std::size_t returned = 0;       // number of messages that next() has returned
+    std::vector<Header> headers;    // headers of the sends
+    std::vector<Outgoing> sends;    // of all payloads, each followed by its header
+    std::vector<Call> calls;        // receives of the headers of `messages`, then `sends`
+
+    std::span<const Call> send_calls() const {
+      return std::span(calls).subspan(std::min(calls.size(), messages.size()));
+    }
   };
 
   /// Withdraws all messages after an error, because their memory may then be freed at once. An
@@ -231,9 +240,7 @@ class PointToPointTransport : public Transport {
     const Clock::time_point until = Clock::now() + kUntilAnnouncedIsTaken;
     try {
       for (const std::unique_ptr<Group>& group : groups_) {
-        for (const auto& [to, call] : group->sends) {
-          if (network_->wait(call, until) != Outcome::done) return;
-        }
+        if (network_->wait(group->send_calls(), until).outcome != Outcome::done) return;
       }
     } catch (const std::exception&) {  // the original error is reported
     }
@@ -264,40 +271,47 @@ class PointToPointTransport : public Transport {
     return **found;
   }
 
-  void start_receive(Group& group, std::size_t receive, Rank from) {
+  void add_receive(Group& group, std::size_t receive, Rank from) {
     expect_peer(from, rank_, size());
-    Incoming& message = group.incoming[receive];
+    Message& message = group.messages[receive];
     message.from = from;
     message.taken = false;
     message.payload = {};
     message.pieces.clear();
-    message.header_call = network_->receive(from, Lane::headers,
-                                            std::as_writable_bytes(std::span(&message.header, 1)));
+    incoming_.push_back(
+        {from, Lane::headers, std::as_writable_bytes(std::span(&message.header, 1))});
     untaken_[from.index()].push_left_over() = {&group, receive};
   }
 
-  void start_send(Group& group, const Send& send, const Header& header) {
+  void add_send(Group& group, const Send& send, const Header& header) const {
     expect_peer(send.to, rank_, size());
-    const std::size_t before = group.sends.size();
-    const auto start = [&](Lane lane, std::span<const std::byte> bytes) {
-      group.sends.emplace_back(send.to, network_->send(send.to, lane, bytes));
-    };
+    for_each_piece(header.bytes, [&](std::uint64_t begin, std::size_t bytes) {
+      group.sends.push_back({send.to, Lane::payloads, {send.data + begin, bytes}});
+    });
+    group.sends.push_back({send.to, Lane::headers, std::as_bytes(std::span(&header, 1))});
+  }
+
+  /// Starts the receives of a group's headers, and its sends.
+  void start(Group& group) {
     try {
-      for_each_piece(header.bytes, [&](std::uint64_t begin, std::size_t bytes) {
-        start(Lane::payloads, {send.data + begin, bytes});
-      });
-      start(Lane::headers, std::as_bytes(std::span(&header, 1)));
+      network_->start(incoming_, group.sends, group.calls);
     } catch (...) {
-      group.sends.resize(before);  // without a header the payload is not received
+      // A payload is not received if its header was not sent.
+      while (!group.send_calls().empty() &&
+             group.sends[group.send_calls().size() - 1].lane != Lane::headers) {
+        group.calls.pop_back();
+      }
       throw;
     }
     const std::lock_guard lock(mutex_);
-    counters_.bytes_sent += kHeaderBytes + static_cast<std::int64_t>(header.bytes);
-    ++counters_.messages_sent;
+    for (const Header& header : group.headers) {
+      counters_.bytes_sent += kHeaderBytes + static_cast<std::int64_t>(header.bytes);
+      ++counters_.messages_sent;
+    }
   }
 
   /// Receives the header of a message, after those of the same worker's earlier messages.
-  void take_headers_up_to(const Incoming& message, Clock::time_point until) {
+  void take_headers_up_to(const Message& message, Clock::time_point until) {
     Queue<std::pair<Group*, std::size_t>>& untaken = untaken_[message.from.index()];
     while (!message.taken) {
       const auto [group, receive] = untaken.front();
@@ -307,9 +321,9 @@ class PointToPointTransport : public Transport {
   }
 
   void take_header(Group& group, std::size_t receive, Clock::time_point until) {
-    Incoming& message = group.incoming[receive];
+    Message& message = group.messages[receive];
     const Header& header = message.header;
-    wait(message.header_call, message.from, until);
+    wait({&group.calls[receive], 1}, message.from, until);
     if (header.channel == kAbortChannel) hear_of_abort(message.from, header, until);
     check_header(message.from, group.expected, header);
     message.taken = true;
@@ -317,20 +331,23 @@ class PointToPointTransport : public Transport {
     std::byte* const place = group.provider->provide(receive, header);
     if (place == nullptr) return throw_away(message, until);
     message.payload = {place, header.bytes};
+    incoming_.clear();
     for_each_piece(header.bytes, [&](std::uint64_t begin, std::size_t bytes) {
-      message.pieces.push_back(
-          network_->receive(message.from, Lane::payloads, {place + begin, bytes}));
+      incoming_.push_back({message.from, Lane::payloads, {place + begin, bytes}});
     });
+    network_->start(incoming_, {}, message.pieces);
   }
 
   /// Receives and discards a payload, one piece over another. It does so at once, because the same
   /// worker's later payloads follow it.
-  void throw_away(const Incoming& message, Clock::time_point until) {
+  void throw_away(const Message& message, Clock::time_point until) {
     nowhere_.resize(
         static_cast<std::size_t>(std::min<std::uint64_t>(kPieceBytes, message.header.bytes)));
     for_each_piece(message.header.bytes, [&](std::uint64_t, std::size_t bytes) {
-      wait(network_->receive(message.from, Lane::payloads, std::span(nowhere_).first(bytes)),
-           message.from, until);
+      std::vector<Call> piece;
+      const std::span<std::byte> place = std::span(nowhere_).first(bytes);
+      network_->start(std::array{Incoming{message.from, Lane::payloads, place}}, {}, piece);
+      wait(piece, message.from, until);
     });
     nowhere_ = {};  // only on success: after an error the network uses it until withdraw()
   }
@@ -338,7 +355,8 @@ class PointToPointTransport : public Transport {
   [[noreturn]] void hear_of_abort(Rank from, const Header& header, Clock::time_point until) {
     const Rank aborter{static_cast<int>(header.flags)};
     if (header.bytes != 0 || !may_have_aborted(header.flags)) throw_unreadable(from);
-    failed_ = network_->wait(reason_calls_[from.index()], until) != Outcome::done;
+    const std::span<const Call> reason(&reason_calls_[from.index()], 1);
+    failed_ = network_->wait(reason, until).outcome != Outcome::done;
     const std::lock_guard lock(mutex_);
     if (!aborter_) {
       if (failed_) {
@@ -397,20 +415,25 @@ class PointToPointTransport : public Transport {
     for (const Rank peer : peers_after(rank_, size())) {
       if (peer == *aborter_) continue;
       try {
-        reason_sends_.push_back(
-            network_->send(peer, Lane::reasons, std::as_bytes(std::span(&sent_reason_, 1))));
-        header_sends_.push_back(
-            network_->send(peer, Lane::headers, std::as_bytes(std::span(&farewell_, 1))));
+        const auto reason = std::as_bytes(std::span(&sent_reason_, 1));
+        const auto header = std::as_bytes(std::span(&farewell_, 1));
+        network_->start({}, std::array{Outgoing{peer, Lane::reasons, reason}}, reason_sends_);
+        network_->start({}, std::array{Outgoing{peer, Lane::headers, header}}, header_sends_);
       } catch (const std::exception&) {  // an unreachable worker notices the abort by its timeout
       }
     }
   }
 
-  void wait(Call call, Rank peer, Clock::time_point until) {
-    const Outcome outcome = network_->wait(call, until);
-    failed_ = outcome != Outcome::done;
+  /// Waits for calls to one worker.
+  void wait(std::span<const Call> calls, Rank peer, Clock::time_point until) {
+    const Outcome outcome = network_->wait(calls, until).outcome;
+    if (outcome != Outcome::done) fail(outcome, peer);
+  }
+
+  [[noreturn]] void fail(Outcome outcome, Rank peer) {
+    failed_ = true;
     if (outcome == Outcome::deadline) throw_deadline(rank_, {peer});
-    if (outcome == Outcome::lost) throw_lost(peer);
+    throw_lost(peer);
   }
 
   // [rank], received from the start. Declared before the network, which may use them until it is
@@ -422,6 +445,7 @@ class PointToPointTransport : public Transport {
   const Rank rank_;
   const std::vector<int> nodes_;
   std::vector<std::unique_ptr<Group>> groups_;
+  std::vector<Incoming> incoming_;  // receives that are being started
   std::uint64_t next_group_ = 1;
   bool failed_ = false;  // a wait for the network failed
   bool withdrawn_ = false;

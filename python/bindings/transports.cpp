@@ -57,17 +57,44 @@ class PythonCalls : public PointToPoint {
     calls_.reset();
   }
 
-  Call send(Rank to, Lane lane, std::span<const std::byte> bytes) override {
-    return start("send", to, lane, const_cast<std::byte*>(bytes.data()), bytes.size());
-  }
-
-  Call receive(Rank from, Lane lane, std::span<std::byte> bytes) override {
-    return start("receive", from, lane, bytes.data(), bytes.size());
-  }
-
-  Outcome wait(Call call, Clock::time_point until) override {
+  void start(std::span<const Incoming> receives, std::span<const Outgoing> sends,
+             std::vector<Call>& started) override {
+    if (receives.empty() && sends.empty()) return;
     const WithGil with_gil;
-    return outcome_of(until, [&] { calls_.attr("wait")(call, seconds_to(until)); });
+    nb::list numbers;
+    try {
+      nb::list receive_calls;
+      for (const auto& [from, lane, bytes] : receives) {
+        receive_calls.append(nb::make_tuple(from.value, static_cast<int>(lane),
+                                            bytes_at(bytes.data(), bytes.size())));
+      }
+      nb::list send_calls;
+      for (const auto& [to, lane, bytes] : sends) {
+        auto* const data = const_cast<std::byte*>(bytes.data());
+        send_calls.append(
+            nb::make_tuple(to.value, static_cast<int>(lane), bytes_at(data, bytes.size())));
+      }
+      calls_.attr("start")(receive_calls, send_calls, numbers);
+      append(numbers, started);
+    } catch (nb::python_error& error) {
+      log_error("starting", error);
+      append(numbers, started);
+      const std::size_t failed = std::min(numbers.size(), receives.size() + sends.size() - 1);
+      throw_lost(failed < receives.size() ? receives[failed].from
+                                          : sends[failed - receives.size()].to);
+    }
+  }
+
+  Waited wait(std::span<const Call> calls, Clock::time_point until) override {
+    if (calls.empty()) return {};
+    const WithGil with_gil;
+    nb::list done;
+    const Outcome outcome = outcome_of(until, [&] {
+      nb::list numbers;
+      for (const Call call : calls) numbers.append(call);
+      calls_.attr("wait")(numbers, seconds_to(until), done);
+    });
+    return {outcome, done.size()};
   }
 
   void withdraw() noexcept override {
@@ -100,15 +127,8 @@ class PythonCalls : public PointToPoint {
     return std::chrono::duration<double>(until - Clock::now()).count();
   }
 
-  Call start(const char* name, Rank peer, Lane lane, std::byte* data, std::size_t size) {
-    const WithGil with_gil;
-    try {
-      return nb::cast<Call>(
-          calls_.attr(name)(peer.value, static_cast<int>(lane), bytes_at(data, size)));
-    } catch (nb::python_error& error) {
-      log_error(name, error);
-      throw_lost(peer);
-    }
+  static void append(const nb::list& numbers, std::vector<Call>& calls) {
+    for (const nb::handle number : numbers) calls.push_back(nb::cast<Call>(number));
   }
 
   /// Maps the end of a call to an Outcome. An error before the deadline means that a worker is
@@ -512,10 +532,11 @@ constexpr const char* kTransportOver =
     R"doc(Makes a transport over the point-to-point calls of a Python object.
 
 Args:
-    calls: An object with `send(rank, lane, tensor)` and `receive(rank, lane, tensor)`, which start
-        a call and return its number; `wait(number, seconds)`; `withdraw()`, which gives up all
-        calls; `close()`; `has_all_reduce`; and `all_reduce(dtype, tensor, seconds)`. A tensor is a
-        torch tensor `[bytes]`, dtype uint8.
+    calls: An object with `start(receives, sends, started)`, which starts a call for each
+        `(rank, lane, tensor)`, first the receives, and appends its number to the list `started`;
+        `wait(numbers, seconds, done)`, which waits for calls in turn and appends the number of each
+        to the list `done`; `withdraw()`, which gives up all calls; `close()`; `has_all_reduce`; and
+        `all_reduce(dtype, tensor, seconds)`. A tensor is a torch tensor `[bytes]`, dtype uint8.
     rank: Rank of this worker.
     nodes: Machine of each worker, by rank. Equal numbers mean the same machine.
 

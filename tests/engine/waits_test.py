@@ -82,10 +82,12 @@ LIMITS = {
         "thread.join()": "the thread has ended",
     },
     "engine/transport/process_group.cpp": {
-        "network_->wait(reason, until)": "kFarewell",
-        "network_->wait(header, until_woken)": "kWaking",
-        "network_->wait(call, until)": "kUntilAnnouncedIsTaken after an error, otherwise the deadline of the step",
-        "network_->wait(reason_calls_[from.index()], until)": OF_CALLER,
+        "network_->wait({&reason, 1}, until)": "kFarewell",
+        "network_->wait({&header, 1}, until_woken)": "kWaking",
+        "network_->wait(group->send_calls(), until)": "kUntilAnnouncedIsTaken",
+        "network_->wait(group.send_calls(), until)": OF_CALLER,
+        "network_->wait(calls, until)": OF_CALLER,
+        "network_->wait(reason, until)": OF_CALLER,
     },
     "engine/transport/process_watch.cpp": {"::poll(watched_.data(), watched_.size(), 0)": "0"},
     "engine/transport/ucx/driver.cpp": {

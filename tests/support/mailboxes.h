@@ -41,7 +41,7 @@ class Mailboxes {
     std::list<Half> sends;
     std::list<Half> receives;
   };
-  struct Waited {
+  struct Started {
     Rank peer;
     bool done = false;
   };
@@ -55,21 +55,23 @@ class Mailboxes {
       boxes_->left_[rank_.index()] = true;
       boxes_->changed_.notify_all();
     }
-    Call send(Rank to, Lane lane, std::span<const std::byte> bytes) override {
-      return start({rank_.value, to.value, lane}, to, true,
-                   {0, const_cast<std::byte*>(bytes.data()), bytes.size()});
+    void start(std::span<const Incoming> receives, std::span<const Outgoing> sends,
+               std::vector<Call>& started) override {
+      for (const auto& [from, lane, bytes] : receives) {
+        started.push_back(
+            start({from.value, rank_.value, lane}, from, false, {0, bytes.data(), bytes.size()}));
+      }
+      for (const auto& [to, lane, bytes] : sends) {
+        started.push_back(start({rank_.value, to.value, lane}, to, true,
+                                {0, const_cast<std::byte*>(bytes.data()), bytes.size()}));
+      }
     }
-    Call receive(Rank from, Lane lane, std::span<std::byte> bytes) override {
-      return start({from.value, rank_.value, lane}, from, false, {0, bytes.data(), bytes.size()});
-    }
-    Outcome wait(Call call, Clock::time_point until) override {
-      std::unique_lock lock(boxes_->mutex_);
-      const Waited& waited = boxes_->calls_.at(call);
-      const bool over = boxes_->changed_.wait_until(
-          lock, until, [&] { return waited.done || boxes_->left_[waited.peer.index()]; });
-      const bool done = waited.done;
-      boxes_->calls_.erase(call);
-      return done ? Outcome::done : over ? Outcome::lost : Outcome::deadline;
+    Waited wait(std::span<const Call> calls, Clock::time_point until) override {
+      for (std::size_t i = 0; i < calls.size(); ++i) {
+        const Outcome outcome = wait(calls[i], until);
+        if (outcome != Outcome::done) return {outcome, i};
+      }
+      return {Outcome::done, calls.size()};
     }
     void withdraw() noexcept override {
       const std::lock_guard lock(boxes_->mutex_);
@@ -84,6 +86,16 @@ class Mailboxes {
     }
 
    private:
+    Outcome wait(Call call, Clock::time_point until) {
+      std::unique_lock lock(boxes_->mutex_);
+      const Started& waited = boxes_->calls_.at(call);
+      const bool over = boxes_->changed_.wait_until(
+          lock, until, [&] { return waited.done || boxes_->left_[waited.peer.index()]; });
+      const bool done = waited.done;
+      boxes_->calls_.erase(call);
+      return done ? Outcome::done : over ? Outcome::lost : Outcome::deadline;
+    }
+
     Call start(const Key& key, Rank peer, bool sends, Half own) {
       const std::lock_guard lock(boxes_->mutex_);
       Box& box = boxes_->boxes_[key];
@@ -111,7 +123,7 @@ class Mailboxes {
   std::mutex mutex_;
   std::condition_variable changed_;
   std::map<Key, Box> boxes_;
-  std::map<PointToPoint::Call, Waited> calls_;
+  std::map<PointToPoint::Call, Started> calls_;
   std::vector<bool> left_;
   PointToPoint::Call next_call_ = 1;
 };

@@ -11,11 +11,11 @@
 
 namespace sparsesync {
 
-/// The calls that a network must provide. It need not poll a call, wait for several calls, or
-/// report a message's size.
+/// The calls that a network must provide. It need not poll a call, wait for whichever of several
+/// calls ends first, or report a message's size.
 ///
-/// One thread makes all calls, except send(), which any thread may call. Pass an implementation to
-/// transport_over().
+/// One thread makes all calls, except start() without receives, which any thread may call. Pass an
+/// implementation to transport_over().
 /// @code
 /// class MyNetwork : public PointToPoint { ... };
 /// Session session(transport_over(std::make_unique<MyNetwork>(), Rank{rank}, nodes), memory);
@@ -32,21 +32,38 @@ class PointToPoint {
   /// Identifies a started call until its wait() has returned.
   using Call = std::uint64_t;
 
-  /// Starts a send. Does not wait. The bytes stay unchanged until wait() or withdraw() has
-  /// returned.
+  /// Describes a receive of exactly `bytes.size()` bytes.
+  struct Incoming {
+    Rank from;
+    Lane lane;
+    std::span<std::byte> bytes;
+  };
+  /// Describes a send. The bytes stay unchanged until wait() or withdraw() has returned.
+  struct Outgoing {
+    Rank to;
+    Lane lane;
+    std::span<const std::byte> bytes;
+  };
+  /// Starts all receives, then all sends, in their order. Does not wait.
+  /// @param receives  the receives
+  /// @param sends     the sends
+  /// @param started   appended to: each call that was started, also before an error
   /// @throws PeerLostError
-  virtual Call send(Rank to, Lane lane, std::span<const std::byte> bytes) = 0;
-  /// Starts a receive of exactly `bytes.size()` bytes. Does not wait.
-  /// @throws PeerLostError
-  virtual Call receive(Rank from, Lane lane, std::span<std::byte> bytes) = 0;
+  virtual void start(std::span<const Incoming> receives, std::span<const Outgoing> sends,
+                     std::vector<Call>& started) = 0;
 
   /// Names the result of a wait.
   enum class Outcome : std::uint8_t { done, deadline, lost };
-  /// Waits for a call. After any result other than `done`, only send(), withdraw() and the
-  /// destructor are called.
-  /// @param call   the call
+  /// Holds the result of a wait for several calls.
+  struct Waited {
+    Outcome outcome = Outcome::done;
+    std::size_t done = 0;  ///< number of calls before the first that is not done
+  };
+  /// Waits for calls, one after the other, up to the first that is not done. Then only start()
+  /// without receives, wait() for its calls, withdraw() and the destructor are called.
+  /// @param calls  the calls
   /// @param until  the deadline
-  virtual Outcome wait(Call call, Clock::time_point until) = 0;
+  virtual Waited wait(std::span<const Call> calls, Clock::time_point until) = 0;
 
   /// Cancels all calls that were not waited for. Their memory is not accessed after this returns.
   virtual void withdraw() noexcept = 0;
@@ -61,7 +78,8 @@ class PointToPoint {
 
 /// Returns a worker's endpoint of a point-to-point network.
 ///
-/// A message is one call for its header and one for each chunk of its payload. The chunks are
+/// A message is one call for its header and one for each chunk of its payload. One start() starts
+/// all messages of a group, and another one each payload whose header arrived. The chunks are
 /// started before the header, so a header never announces a payload that could not be started. A
 /// discarded payload needs the memory of one chunk, whatever its size.
 ///

@@ -12,7 +12,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -22,6 +22,7 @@ from torch.distributed import distributed_c10d as c10d
 from sparsesync import _native
 
 _Found = TypeVar("_Found")
+_Transfer: TypeAlias = tuple[int, int, torch.Tensor]  # the other worker's rank, the lane and the bytes
 
 _DTYPES = {
     "f32": torch.float32,
@@ -43,15 +44,31 @@ class _Calls:
         self._numbers = itertools.count(1)
         self._started: dict[int, tuple[dist.Work, torch.Tensor]] = {}  # keeps the tensors alive, which Gloo does not
 
-    def send(self, rank: int, lane: int, data: torch.Tensor) -> int:
-        return self._start(lambda group: group.send([data], rank, lane), data)
+    def start(self, receives: list[_Transfer], sends: list[_Transfer], started: list[int]) -> None:
+        """Starts the receives, then the sends. Appends the number of each to ``started``, also before an error."""
+        if self._group is None:
+            raise RuntimeError("the group is closed")
+        for call, transfers in ((self.receive, receives), (self.send, sends)):
+            for rank, lane, data in transfers:
+                number = next(self._numbers)
+                self._started[number] = (call(rank, lane, data), data)
+                started.append(number)
 
-    def receive(self, rank: int, lane: int, data: torch.Tensor) -> int:
-        return self._start(lambda group: group.recv([data], rank, lane), data)
+    def send(self, rank: int, lane: int, data: torch.Tensor) -> dist.Work:
+        work: dist.Work = self._group.send([data], rank, lane)
+        return work
 
-    def wait(self, call: int, seconds: float) -> None:
-        work, _ = self._started.pop(call)
-        self._wait(work, seconds)
+    def receive(self, rank: int, lane: int, data: torch.Tensor) -> dist.Work:
+        work: dist.Work = self._group.recv([data], rank, lane)
+        return work
+
+    def wait(self, calls: list[int], seconds: float, done: list[int]) -> None:
+        """Waits for calls in turn. Appends each to ``done``, also before an error."""
+        until = time.monotonic() + seconds
+        for call in calls:
+            work, _ = self._started.pop(call)
+            self._wait(work, until - time.monotonic())
+            done.append(call)
 
     def all_reduce(self, dtype: str, data: torch.Tensor, seconds: float) -> None:
         if self._group is None:
@@ -64,13 +81,6 @@ class _Calls:
     def close(self) -> None:
         self._started.clear()
         self._group = None
-
-    def _start(self, call: Callable[[Any], dist.Work], data: torch.Tensor) -> int:
-        if self._group is None:
-            raise RuntimeError("the group is closed")
-        number = next(self._numbers)
-        self._started[number] = (call(self._group), data)
-        return number
 
     @staticmethod
     def _wait(work: dist.Work, seconds: float) -> None:

@@ -39,6 +39,11 @@ std::vector<std::exception_ptr> run_against_bare_calls(
   });
 }
 
+void send(PointToPoint& network, PointToPoint::Lane lane, std::span<const std::byte> bytes) {
+  std::vector<PointToPoint::Call> started;
+  network.start({}, std::array{PointToPoint::Outgoing{Rank{0}, lane, bytes}}, started);
+}
+
 /// Returns the exception of `worker` if the other worker sends this header and, on another lane,
 /// these bytes.
 std::exception_ptr error_of(const std::function<void(Transport&)>& worker, const Header& header,
@@ -46,9 +51,10 @@ std::exception_ptr error_of(const std::function<void(Transport&)>& worker, const
   using Lane = PointToPoint::Lane;
   const auto errors = run_against_bare_calls(worker, [&](PointToPoint& network) {
     std::array<std::byte, 1040> farewell{};
-    const PointToPoint::Call left = network.receive(Rank{0}, Lane::reasons, farewell);
-    network.send(Rank{0}, lane, bytes);
-    network.send(Rank{0}, Lane::headers, std::as_bytes(std::span(&header, 1)));
+    std::vector<PointToPoint::Call> left;
+    network.start(std::array{PointToPoint::Incoming{Rank{0}, Lane::reasons, farewell}}, {}, left);
+    send(network, lane, bytes);
+    send(network, Lane::headers, std::as_bytes(std::span(&header, 1)));
     network.wait(left, soon());
   });
   return errors[0];
@@ -161,18 +167,25 @@ class Watched : public PointToPoint {
   Watched(std::unique_ptr<PointToPoint> network, int failing)
       : network_(std::move(network)), failing_(failing) {}
 
-  Call send(Rank to, Lane lane, std::span<const std::byte> bytes) override {
-    if (++calls == failing_) throw PeerLostError(to, "a send that fails");
-    return network_->send(to, lane, bytes);
+  void start(std::span<const Incoming> receives, std::span<const Outgoing> sends,
+             std::vector<Call>& started) override {
+    for (const Incoming& receive : receives) {
+      if (++calls == failing_) throw PeerLostError(receive.from, "a receive that fails");
+      largest_received = std::max(largest_received, receive.bytes.size());
+      network_->start({&receive, 1}, {}, started);
+    }
+    for (const Outgoing& send : sends) {
+      if (++calls == failing_) throw PeerLostError(send.to, "a send that fails");
+      network_->start({}, {&send, 1}, started);
+    }
   }
-  Call receive(Rank from, Lane lane, std::span<std::byte> bytes) override {
-    if (++calls == failing_) throw PeerLostError(from, "a receive that fails");
-    largest_received = std::max(largest_received, bytes.size());
-    return network_->receive(from, lane, bytes);
-  }
-  Outcome wait(Call call, Clock::time_point until) override {
-    if (++calls == failing_) return Outcome::lost;
-    return network_->wait(call, until);
+  Waited wait(std::span<const Call> waited, Clock::time_point until) override {
+    for (std::size_t i = 0; i < waited.size(); ++i) {
+      if (++calls == failing_) return {Outcome::lost, i};
+      const Outcome outcome = network_->wait(waited.subspan(i, 1), until).outcome;
+      if (outcome != Outcome::done) return {outcome, i};
+    }
+    return {Outcome::done, waited.size()};
   }
   void withdraw() noexcept override { network_->withdraw(); }
   bool has_all_reduce() const override { return false; }
@@ -290,7 +303,7 @@ TEST(PointToPoint, a_size_in_a_header_alone_allocates_no_memory) {
     const std::unique_ptr<Transport> end = transport_over(
         std::make_unique<Watched>(Mailboxes::end(boxes, Rank{0}), kOfFirstPiece), Rank{0}, {0, 0});
     const Header header{0, 0, 0, 0, bytes};
-    liar->send(Rank{0}, PointToPoint::Lane::headers, std::as_bytes(std::span(&header, 1)));
+    send(*liar, PointToPoint::Lane::headers, std::as_bytes(std::span(&header, 1)));
     Thrower thrower;
     const GroupId group = end->post(own_context(), {}, {}, std::array{Receive{Rank{1}}}, thrower);
     try {

@@ -289,9 +289,9 @@ def count_calls(worker: Worker, process_group: Any) -> None:
             worker.call()
             return super().receive(rank, lane, data)
 
-        def wait(self, call: int, seconds: float) -> None:
+        def wait(self, calls: Any, seconds: float, done: Any) -> None:
             worker.call()
-            super().wait(call, seconds)
+            super().wait(calls, seconds, done)
 
         def all_reduce(self, dtype: str, data: Any, seconds: float) -> None:
             worker.call()

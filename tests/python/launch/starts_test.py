@@ -324,7 +324,7 @@ WITHOUT = {
     ("launch.py", "_native.LocalNetwork(1).join"): "returns immediately",
     ("launch.py", "group.network.join"): "returns immediately",
     ("distributed.py", "self._synchronizer.join"): "creates a context",
-    ("process_group.py", "group.recv"): "starts a call, which work.wait waits for",
+    ("process_group.py", "self._group.recv"): "starts a call, which work.wait waits for",
     ("hook.py", "each.wait"): "the deadline of the session",
     ("pending_results.py", "bucket.wait"): "the deadline of the session",
     ("scalar_allreduce.py", "self._sums.wait"): "the deadline of the session",
