@@ -78,10 +78,13 @@ class PointToPoint {
 
 /// Returns a worker's endpoint of a point-to-point network.
 ///
-/// A message is one call for its header and one for each chunk of its payload. One start() starts
-/// all messages of a group, and another one each payload whose header arrived. The chunks are
-/// started before the header, so a header never announces a payload that could not be started. A
-/// discarded payload needs the memory of one chunk, whatever its size.
+/// A message is one call for its header with the first 2,016 bytes of its payload, and one for each
+/// chunk of the rest. Counters do not count the padding of shorter payloads. A chunk is at most
+/// 4 MiB. The chunks are started before the header, so a header never announces a payload that
+/// could not be started. A discarded payload needs the memory of one chunk, whatever its size.
+///
+/// One start() starts all sends of a group and the receives of its headers. Another one starts the
+/// receives of a payload, once its header has arrived.
 ///
 /// An abort reaches every worker that waits for a worker that knows of the abort. This includes all
 /// workers of a scheme, because each sends before it waits. Other waits end at their deadline.

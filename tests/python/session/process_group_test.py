@@ -38,8 +38,9 @@ class Watched(_Calls):
         if self.sends == self.failing:
             raise MemoryError("this send fails")
         if lane == HEADERS and self.change_header is not None:
-            header = self.change_header(*HEADER.unpack(data.numpy().tobytes()))
-            data = torch.frombuffer(bytearray(HEADER.pack(*header)), dtype=torch.uint8)
+            header = self.change_header(*HEADER.unpack_from(data.numpy()))
+            data = data.clone()
+            HEADER.pack_into(data.numpy(), 0, *header)
         return super().send(rank, lane, data)
 
     def receive(self, rank, lane, data):
@@ -68,12 +69,12 @@ def outcomes_over_gloo(workers, work, calls_of=Watched, **options):
 def test_a_send_that_fails_is_an_abort_with_its_reason(scheme):
     def outcomes(failing):
         def work(session, calls):
-            bucket = session.register_bucket("b", [TensorSpec("t", 40, 4)], scheme)
+            bucket = session.register_bucket("b", [TensorSpec("t", 400, 4)], scheme)
             session.barrier()
             if session.rank == 0:
                 calls.failing = calls.sends + failing if failing else None
             before = calls.sends
-            session.wait(session.reduce(bucket, [np.ones((40, 4), np.float32)]))
+            session.wait(session.reduce(bucket, [np.ones((400, 4), np.float32)]))
             session.wait(session.gather(bucket))
             return calls.sends - before
 
