@@ -6,90 +6,16 @@
 // ranks c + 1, ..., n - 1, 0, ..., c, the same in every run. Partial sums are sent in the type of
 // sums, and the owner rounds them once. If the bucket has a narrower wire type, each worker on the
 // path rounds them.
-#include <algorithm>
 #include <array>
 
-#include "kernels/base/bits.h"
 #include "kernels/rows/rows.h"
 #include "schemes/bucket_input.h"
+#include "schemes/dense/flat_array.h"
 #include "schemes/exchange.h"
 #include "schemes/registry.h"
 
 namespace sparsesync {
 namespace {
-
-/// Offsets of row spaces in one flat array of elements. The bytes of each row space are aligned to
-/// 8, so that every element is aligned.
-class FlatArray {
- public:
-  using TypeOf = DType (*)(DType);
-
-  /// @param spaces   the row spaces
-  /// @param type_of  returns the type of an element in this array, from its dtype
-  FlatArray(std::span<const RowSpace> spaces, TypeOf type_of) {
-    for (const RowSpace& space : spaces) {
-      const DType dtype = type_of(space.dtype);
-      parts_.push_back({elements_, round_up<Index>(bytes_, 8), space.elements(), dtype});
-      elements_ += space.elements();
-      bytes_ = parts_.back().first_byte + space.elements() * element_bytes(dtype);
-    }
-  }
-
-  Index elements() const { return elements_; }
-  Index bytes() const { return bytes_; }
-
-  /// Returns the byte range of a range of elements.
-  IndexRange bytes_of(IndexRange elements) const {
-    return {begin_of(elements.begin), begin_of(elements.end)};
-  }
-
-  /// Returns the intersection of a range of elements with a row space, as a matrix of one row in
-  /// the array at `base`.
-  template <typename Byte>
-  BasicMatrix<Byte> piece(std::size_t space, IndexRange elements, Byte* base) const {
-    const Part& part = parts_[space];
-    const Index begin = std::clamp<Index>(elements.begin - part.first_element, 0, part.elements);
-    const Index end = std::clamp<Index>(elements.end - part.first_element, 0, part.elements);
-    return {base + part.first_byte + begin * element_bytes(part.dtype), part.dtype, 1, end - begin};
-  }
-
- private:
-  struct Part {
-    Index first_element = 0;
-    Index first_byte = 0;
-    Index elements = 0;
-    DType dtype = DType::f32;
-  };
-
-  Index begin_of(Index element) const {
-    for (const Part& part : parts_) {
-      const Index within = element - part.first_element;
-      if (within < part.elements) return part.first_byte + within * element_bytes(part.dtype);
-    }
-    return bytes_;
-  }
-
-  std::vector<Part> parts_;
-  Index elements_ = 0;
-  Index bytes_ = 0;
-};
-
-DType own_dtype(DType dtype) {
-  return dtype;
-}
-
-/// Returns the layout of the array of sums, or of the array of values.
-FlatArray flat_sums(std::span<const RowSpace> spaces) {
-  return {spaces, sum_dtype};
-}
-FlatArray flat_values(std::span<const RowSpace> spaces) {
-  return {spaces, own_dtype};
-}
-
-bool are_own_sums(std::span<const RowSpace> spaces) {
-  return std::all_of(spaces.begin(), spaces.end(),
-                     [](const RowSpace& space) { return space.is_own_sum(); });
-}
 
 class DenseRing : public Scheme {
  public:
