@@ -124,6 +124,44 @@ TEST(RecursiveDoubling, sums_in_the_documented_order) {
   }
 }
 
+TEST(DenseDirect, sums_in_rank_order) {
+  const TensorSpec tensor{"t", 61, 7, DType::f32};
+  for (const int size : {1, 2, 3, 5, 8}) {
+    Random random(seed());
+    Inputs inputs;
+    std::vector<float> sums(static_cast<std::size_t>(61 * 7));
+    for (int worker = 0; worker < size; ++worker) {
+      inputs.push_back({inexact_gradient(random, tensor, 40)});
+      const OwnedGradient& gradient = inputs.back()[0];
+      for (std::size_t i = 0; i < gradient.indices.size() * 7; ++i) {
+        sums[static_cast<std::size_t>(gradient.indices[i / 7]) * 7 + i % 7] +=
+            element_of<float>(gradient, i);
+      }
+    }
+    for (const int rounds : {1, 3}) {
+      EXPECT_EQ(dense_result({"b", {tensor}, "dense_direct", Reduction::sum, rounds}, inputs), sums)
+          << size;
+    }
+  }
+}
+
+// Both schemes round each worker's gradient to the wire type, and add in rank order.
+TEST(DenseDirect, gives_the_bits_of_sparse_ps_with_a_wire_type) {
+  const TensorSpec tensor{"t", 61, 7, DType::f32};
+  for (const int size : {2, 5}) {
+    Random random(seed());
+    Inputs inputs;
+    for (int worker = 0; worker < size; ++worker) {
+      inputs.push_back({inexact_gradient(random, tensor, 40)});
+    }
+    const auto with = [&](const char* scheme) {
+      return dense_result({"b", {tensor}, scheme, Reduction::mean, 1, {.wire = DType::bf16}},
+                          inputs);
+    };
+    EXPECT_EQ(with("dense_direct"), with("sparse_ps")) << size;
+  }
+}
+
 // Ranges that are sent dense contain zeros for untouched rows. These rows must not be part of the
 // result.
 TEST(DynamicSplit, leaves_out_rows_that_no_worker_touched) {

@@ -84,16 +84,30 @@ TEST(Cost, one_worker_sends_nothing) {
   }
 }
 
-TEST(Cost, dense_ring_sends_2_n_minus_1_over_n_of_the_dense_bytes) {
+TEST(Cost, dense_schemes_send_2_n_minus_1_over_n_of_the_dense_bytes) {
   HostMemory memory;
-  for (const int size : {2, 3, 4, 8}) {
-    const BucketSpec bucket{"b", {{"t", 48, 7, DType::f32}}, "dense_ring", Reduction::sum, 1};
-    const auto scheme =
-        scheme_named("dense_ring").create({Context(memory), &bucket, Rank{0}, size, 1});
-    const Traffic traffic = scheme->traffic({});
-    for (const std::int64_t sent : traffic.payload_sent) {
-      EXPECT_EQ(sent, 2 * (size - 1) * 48 * 7 * 4 / size) << size;
+  for (const char* scheme : {"dense_ring", "dense_direct"}) {
+    for (const int size : {2, 3, 4, 8}) {
+      const BucketSpec bucket{"b", {{"t", 48, 7, DType::f32}}, scheme, Reduction::sum, 1};
+      const auto made = scheme_named(scheme).create({Context(memory), &bucket, Rank{0}, size, 1});
+      const Traffic traffic = made->traffic({});
+      for (const std::int64_t sent : traffic.payload_sent) {
+        EXPECT_EQ(sent, 2 * (size - 1) * 48 * 7 * 4 / size) << scheme << ", " << size;
+      }
     }
+  }
+}
+
+TEST(Cost, dense_direct_takes_two_steps) {
+  const std::vector<RowSpace> spaces =
+      row_spaces(std::vector<TensorSpec>{{"t", 48, 7, DType::f32}});
+  const Statistics statistics{{48, 48, 48}};
+  for (const int size : {2, 3, 8}) {
+    const Cost cost = scheme_named("dense_direct")
+                          .cost({.spaces = spaces, .size = size, .statistics = statistics});
+    EXPECT_EQ(cost.reduce.steps, 1) << size;
+    EXPECT_EQ(cost.gather.steps, 1) << size;
+    EXPECT_EQ(cost.reduce.messages, size - 1) << size;
   }
 }
 
@@ -383,6 +397,8 @@ TEST(Cost, processors_handle_all_touched_rows) {
   EXPECT_EQ(cost_of("owned").reduce.work.owned_rows, 4 * 2000);
   // The buffer is cleared, and all parts but the worker's own are added.
   EXPECT_EQ(cost_of("dense_ring").reduce.work.added_bytes, 50'000 * row * 7 / 4);
+  // The buffer is cleared, one part is copied, and all parts are added.
+  EXPECT_EQ(cost_of("dense_direct").reduce.work.added_bytes, 50'000 * row * 9 / 4);
 }
 
 TEST(Cost, a_union_is_built_by_direct_addressing_or_by_sorting) {
