@@ -7,8 +7,9 @@
 // buckets, where latency dominates. Elements are sent in the dtype of their row space in both
 // phases.
 //
-// Source: Thakur, Rabenseifner, Gropp, "Optimization of collective communication operations in
-// MPICH", 2005, section 4.5: pairwise exchange for reduce-scatter.
+// Source: the pairwise exchange of reduce-scatter in Thakur, Rabenseifner, Gropp, "Optimization of
+// collective communication operations in MPICH", 2005. Here all messages of a phase are sent at
+// once.
 #include <cstddef>
 #include <optional>
 #include <span>

@@ -321,9 +321,9 @@ TEST(Session, all_workers_learn_which_of_several_statements_differs) {
 }
 
 TEST(Session, squares_are_available_before_the_gather_phase_if_the_scheme_has_sums_then) {
-  const std::vector<std::string> with{"balanced",   "balanced_hash",   "block_ps",
-                                      "dense_ring", "dynamic_split",   "owned",
-                                      "sparse_ps",  "split_all_gather"};
+  const std::vector<std::string> with{"balanced",     "balanced_hash", "block_ps",
+                                      "dense_direct", "dense_ring",    "dynamic_split",
+                                      "owned",        "sparse_ps",     "split_all_gather"};
   // The list omits dense_native, which does not run over every transport, and two_level, which
   // behaves like the scheme between its nodes.
   std::vector<std::string> names{"all_gather", "recursive_doubling"};
