@@ -195,6 +195,7 @@ SKEWED, EQUAL = [5, 1.6, 1.2, 1], [1.8] * 4
 # Scheme: the steps of its two phases, each with a name below it. Widths of arrows stand for bytes.
 SCHEMES: dict[str, list[tuple[str, list[Edge]]]] = {
     "dense_ring": [(f"reduce {step}" if step < 4 else f"gather {step - 3}", ring("dense", 4)) for step in range(1, 7)],
+    "dense_direct": [("chunks to owners", to_servers("dense", [2] * 4)), ("sums to all", from_servers("dense", [2] * 4))],
     "dense_native": [("the network's all-reduce", everyone("dense", 2.6))],
     "all_gather": [("all rows to all", everyone("rows", 2.6))],
     "recursive_doubling": [

@@ -11,6 +11,7 @@ SCHEMES = [
     "balanced",
     "balanced_hash",
     "block_ps",
+    "dense_direct",
     "dense_ring",
     "dynamic_split",
     "owned",

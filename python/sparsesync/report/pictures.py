@@ -243,7 +243,7 @@ def scheme_seconds(compare: dict[str, Any]) -> Picture:
 # The order fixes the colour and marker of a scheme, so that it looks the same in every report.
 PLACES = [
     *("balanced", "owned", "balanced_hash", "recursive_doubling", "all_gather", "sparse_ps", "block_ps", "dense_ring"),
-    *("split_all_gather", "dynamic_split", "two_level", "dense_native"),
+    *("split_all_gather", "dynamic_split", "two_level", "dense_native", "dense_direct"),
 ]
 
 
