@@ -8,7 +8,7 @@ numpy = pytest.importorskip("numpy")
 from compare_support import AUTO, OVER_MPI_ALONE, SCHEMES, compare, write_trace  # noqa: E402 - it imports numpy
 
 LINK = ("--rate", "1gbit", "--latency", "50us")
-WITH_VALUES_OF_ROWS = ["all_gather", "balanced", "block_ps", "dense_ring", "owned", "recursive_doubling"]
+WITH_VALUES_OF_ROWS = ["all_gather", "balanced", "block_ps", "dense_direct", "dense_ring", "owned", "recursive_doubling"]
 
 
 @pytest.fixture
@@ -42,7 +42,7 @@ def test_all_means_the_schemes_of_the_build_and_auto(run, trace):
         # Wide rows on a slow link: the scheme that sends the fewest bytes.
         ({"width": 128}, ("--rate", "10mbit", "--latency", "1us"), "owned"),
         # Every worker touches every row.
-        ({"rows": 5000, "width": 4, "density": 1}, ("--rate", "10mbit", "--latency", "1us"), "dense_ring"),
+        ({"rows": 5000, "width": 4, "density": 1}, ("--rate", "10mbit", "--latency", "1us"), "dense_direct"),
         # Few bytes and a high latency: no message waits for another one, which is a pattern of all_gather.
         ({"density": 0.005}, ("--rate", "10gbit", "--latency", "5ms"), "all_gather (point_to_point)"),
     ],
@@ -263,7 +263,7 @@ def test_one_in_two_million_elements_of_three_billion(run, trace):
     """Tests row indices beyond 2^31, and dense tensors that exceed a budget of 1 GiB."""
     report, schemes = compare(run, trace(3_000_000_000, 1, 0.0000005, 3), "--memory", "1GiB", *LINK)
     assert report["tensors"][0]["rows"] == 3_000_000_000
-    too_large = ["balanced_hash", "dense_ring", "two_level"]
+    too_large = ["balanced_hash", "dense_direct", "dense_ring", "two_level"]
     for name in [*SCHEMES, AUTO]:
         if name in too_large:
             assert set(schemes[name]) == {"name", "skipped"} and "--memory" in schemes[name]["skipped"], name
@@ -282,5 +282,5 @@ def test_none_half_and_all_of_the_elements(run, trace, density, rows, workers):
     assert list(schemes) == [*SCHEMES, AUTO]
     for name, scheme in schemes.items():
         assert scheme["correct"], name
-        if density == 0 and name not in ("dense_ring", "two_level") and scheme["chosen"] != "dense_ring":
+        if density == 0 and not {name, scheme["chosen"]} & {"dense_direct", "dense_ring", "two_level"}:
             assert scheme["bytes_values"] == 0, name
