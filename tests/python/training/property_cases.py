@@ -44,7 +44,8 @@ DEADLINE = 20.0  # seconds
 SCHEDULES = tuple(name for name, _ in sparsesync.schedules())
 SCHEMES = tuple(name for name, _ in sparsesync.schemes())
 ANNOUNCING = ("balanced", "owned")
-WITHOUT_ZERO_ROWS = ("block_ps", "dense_direct", "dense_native", "dense_ring", "two_level")  # a sparse result does not name rows that are zero
+# A sparse result of these schemes does not name rows that are zero.
+WITHOUT_ZERO_ROWS = ("block_ps", "dense_direct", "dense_native", "dense_ring", "two_level")
 TABLES = {  # {name: (rows, whether sparse=True)}
     "sparse": (300, True),
     "sparse_bag": (200, True),
