@@ -237,7 +237,7 @@ def draw(seed: int) -> Case:
     tables = tuple(source.choice(list(TABLES)) for _ in range(source.randint(1, 3)))
     layers = source.randint(1, 3)
     schedule = SCHEDULES[(seed + seed // 8) % len(SCHEDULES)]
-    scheme = "auto" if chance(0.05) else SCHEMES[(seed + seed // 12) % len(SCHEMES)]
+    scheme = "auto" if chance(0.05) else SCHEMES[(seed + seed // len(SCHEMES)) % len(SCHEMES)]
     clip = source.choice([None, None, None, *CLIPS])
     if clip in ("torch", "value") and any(TABLES[each][1] for each in tables):
         clip = "ddp"  # torch.nn.utils takes no sparse gradients
