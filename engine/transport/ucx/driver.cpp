@@ -7,6 +7,7 @@
 #include <array>
 #include <cstdint>
 #include <optional>
+#include <thread>
 #include <utility>
 
 #include "kernels/base/threads.h"
@@ -15,6 +16,9 @@
 namespace sparsesync::ucx {
 namespace {
 
+/// Time for which the thread polls after its last progress, before it sleeps. Most answers arrive
+/// sooner than a sleeping thread wakes up. Meanwhile it yields its core to other threads.
+constexpr std::chrono::microseconds kPolling{30};
 /// Longest wait for an event. An endpoint notices the end of a peer in time, although no event
 /// announces the end of its grace period.
 constexpr std::chrono::milliseconds kTick{50};
@@ -109,6 +113,7 @@ void Driver::drive() {
   ProcessWatch watch;
   for (const ProcessName& worker : processes_) watch.add(processes_[rank_.index()], worker);
   Clock::time_point watched;
+  Clock::time_point moved_at;
   bool connecting = true;
   std::optional<Clock::time_point> stop_at;
   while (true) {
@@ -124,7 +129,13 @@ void Driver::drive() {
       if (!stop_at) stop_at = Clock::now() + (endpoint->healthy() ? leaving_ : kLastWords);
       if (endpoint->retired() || Clock::now() >= *stop_at) break;
     }
-    if (!moved && link.arm()) alarm_->wait(link.descriptor(), kTick);
+    if (moved) {
+      moved_at = Clock::now();
+    } else if (Clock::now() - moved_at < kPolling) {
+      std::this_thread::yield();
+    } else if (link.arm()) {
+      alarm_->wait(link.descriptor(), kTick);
+    }
   }
   endpoint->close();
 }
