@@ -284,8 +284,11 @@ class OfMpi(Rank):
     def latest(self, seconds: float) -> float:
         return max(float(struct.unpack("d", each)[0]) for each in self._beside.all_gather(struct.pack("d", seconds)))
 
+    def transport(self, variant: Variant) -> sparsesync.Transport:  # noqa: ARG002
+        return self._world.join()
+
     def exchange(self, variant: Variant, gradients: Gradients) -> Exchange:
-        return OverSession(self._world.join(), variant, gradients)
+        return OverSession(self.transport(variant), variant, gradients)
 
     def close(self) -> None:
         self._beside.close()
@@ -324,11 +327,14 @@ class OfTorch(Rank):
         dist.all_reduce(largest, dist.ReduceOp.MAX)
         return largest.item()
 
+    def transport(self, variant: Variant) -> sparsesync.Transport:
+        assert dist.group.WORLD is not None
+        transport = transport_over(dist.group.WORLD, self._deadline)
+        return sparsesync.ucx_over(transport, DEADLINE_S) if variant.ucx else transport
+
     def exchange(self, variant: Variant, gradients: Gradients) -> Exchange:
         if variant.scheme:
-            assert dist.group.WORLD is not None
-            transport = transport_over(dist.group.WORLD, self._deadline)
-            return OverSession(sparsesync.ucx_over(transport, DEADLINE_S) if variant.ucx else transport, variant, gradients)
+            return OverSession(self.transport(variant), variant, gradients)
         return DenseAllReduce(gradients, dist.all_reduce) if variant.is_dense else SparseAllReduce(gradients)
 
     def close(self) -> None:

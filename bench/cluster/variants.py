@@ -42,6 +42,8 @@ VARIANTS = (
     Variant("gloo-owned-announced", "sparsesync owned, announced, Gloo", "torch", "owned", announces=True),
     Variant("ucx-balanced", "sparsesync balanced, UCX", "torch", "balanced", ucx=True),
     Variant("ucx-owned-announced", "sparsesync owned, announced, UCX", "torch", "owned", announces=True, ucx=True),
+    Variant("ucx-dense_ring", "sparsesync dense_ring, UCX", "torch", "dense_ring", is_dense=True, ucx=True),
+    Variant("ucx-dense_direct", "sparsesync dense_direct, UCX", "torch", "dense_direct", is_dense=True, ucx=True),
     Variant("torch-sparse", "torch Gloo all_reduce, sparse", "torch", is_ours=False),
     Variant("torch-dense", "torch Gloo all_reduce, dense", "torch", is_ours=False, is_dense=True),
     Variant("openmpi-dense", "OpenMPI MPI_Allreduce, dense", "openmpi", is_ours=False, is_dense=True),

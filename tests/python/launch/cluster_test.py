@@ -1,4 +1,4 @@
-"""Runs bench/cluster/peers.py and training.py briefly on two hosts: results are correct, and nothing is left behind."""
+"""Runs the programs of bench/cluster briefly with two workers: results are correct, and nothing is left behind."""
 # ctest: PROCESSORS 2 SLOW ALL
 
 import json
@@ -104,6 +104,21 @@ def test_every_variant_is_measured_and_right(bench, trace, tmp_path):
     drawn = xml.etree.ElementTree.parse(tmp_path / "result.svg").getroot()
     said = {element.text for element in drawn.iter() if element.tag.endswith("text")}
     assert {each.label for each in VARIANTS} <= said
+
+
+def test_transports_of_one_machine_are_measured_and_right(tmp_path):
+    words = [*"--workers 2 --rounds 1 --repeat 2 --most-bytes 10000 --build".split(), BUILD, "--out", tmp_path / "result.json"]
+    done = subprocess.run(
+        [sys.executable, CLUSTER / "one_machine.py", *words], capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    of_two = json.loads((tmp_path / "result.json").read_text(encoding="utf-8"))["workers"]["2"]
+    assert list(of_two) == ["all-reduce of 64 B", "all-gather of 64 B", "sparse, 1 KiB in 100,000 rows"]
+    for case, figures in of_two.items():
+        assert figures["torch, Gloo"]["times_torch"] == 1
+        assert {name.split(", ")[-1] for name in figures} == {"Gloo", "gloo", "ucx", "mpi", "local"}, case
+        for name, each in figures.items():
+            assert each["seconds"] > 0 and each["processor_seconds"] > 0 and f"  {name}" in done.stdout
 
 
 def test_a_trace_of_other_workers_is_refused(bench, trace, tmp_path):
