@@ -310,8 +310,7 @@ void Endpoint::choose_calls() {
   for (std::size_t place = 0; place < peers_.size(); ++place) {
     Peer& peer = peers_[place];
     if (peer.ended) continue;
-    // Returns credits at once, because the peer may have a small share of its window for this
-    // worker.
+    // Returns credits at once: the peer may have spent all that its share of the window allows.
     if (!peer.left && peer.unreturned > 0 &&
         !word_under_way_[place * kWords + static_cast<std::size_t>(Word::credit)]) {
       std::byte* word = credit_words_ + place * sizeof(Preamble);
