@@ -292,14 +292,18 @@ void Endpoint::choose_calls() {
     reduction_.state = Reduction::State::under_way;
     calls_.push_back({Call::Kind::all_reduce, 0, 0, {}});
   }
-  const std::size_t share = share_of_a_peer();
+  const auto sending = static_cast<std::size_t>(
+      std::ranges::count_if(peers_, [](const Peer& peer) { return !peer.outgoing.empty(); }));
   std::size_t passed_over = 0;
   for (auto packet = free_packet(); packet != packets_.end() && passed_over < peers_.size();) {
     const std::size_t place = turn_;
     Peer& peer = peers_[place];
     turn_ = (turn_ + 1) % peers_.size();
-    const bool may_send = peer.credits > 0 && credits_of_a_peer_ - peer.credits < share;
-    if (peer.left || !may_send || peer.outgoing.empty() || withdrawn_) {
+    const auto is_blocked = [&] {
+      const std::size_t unacknowledged = credits_of_a_peer_ - peer.credits;
+      return peer.credits == 0 || unacknowledged >= share_of(peer, sending);
+    };
+    if (peer.left || withdrawn_ || peer.outgoing.empty() || is_blocked()) {
       ++passed_over;
       continue;
     }
@@ -335,12 +339,13 @@ void Endpoint::choose_calls() {
   }
 }
 
-/// Returns how many packets may be under way to a peer. The peers with outgoing messages share the
-/// window evenly.
-std::size_t Endpoint::share_of_a_peer() const {
-  const auto sending = static_cast<std::size_t>(
-      std::ranges::count_if(peers_, [](const Peer& peer) { return !peer.outgoing.empty(); }));
-  return std::max<std::size_t>(2, options_.window / std::max<std::size_t>(1, sending));
+/// Returns how many packets to a peer may be unacknowledged. Between machines all peers share the
+/// window, because credits wait behind the packets that a link has queued. On one machine only the
+/// peers with outgoing messages do.
+/// @param sending  number of peers with outgoing messages; at least 1
+std::size_t Endpoint::share_of(const Peer& peer, std::size_t sending) const {
+  const bool is_near = node(peer.rank) == node(rank_);
+  return std::max<std::size_t>(2, options_.window / (is_near ? sending : peers_.size()));
 }
 
 void Endpoint::fill_packet(std::size_t place, std::size_t number) {

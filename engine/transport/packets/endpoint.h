@@ -5,7 +5,7 @@
 // credit for each slot that a peer keeps for it. It spends a credit on each packet. The credit
 // returns when the packet's payload has been copied to its destination. So a slow peer causes no
 // backlog in the link. Of the credits a worker spends only as many at a time as its window allows.
-// The peers with outgoing messages share the window evenly, so no connection monopolizes the link.
+// Peers share the window evenly, so no connection monopolizes the link.
 //
 // Payloads are copied through the endpoint's packets on both sides. A link that receives into
 // memory of its own may hand over a packet from there, without a slot. The link never uses a
@@ -215,7 +215,7 @@ class Endpoint final : private Sink {
 
   // The driving thread's side, with the lock held.
   void choose_calls();
-  std::size_t share_of_a_peer() const;
+  std::size_t share_of(const Peer& peer, std::size_t sending) const;
   void fill_packet(std::size_t place, std::size_t number);
   void send_word(std::size_t peer, Word word, const std::byte* bytes, std::size_t size);
   void packet_came(Peer& peer, std::size_t place);
