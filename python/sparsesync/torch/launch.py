@@ -104,7 +104,6 @@ class Connection:
     deadline: datetime.timedelta
     payloads: str = "in the host's memory"  # how gradients are sent, and why
     shares_gpu: bool = False  # another worker of this process uses the same GPU
-    words: str = ""  # "ucx": the kind of the connection that serves the all-reduce
     one_machine: bool = dataclasses.field(init=False)  # all workers are on one machine
 
     def __post_init__(self) -> None:
@@ -112,10 +111,9 @@ class Connection:
 
     @property
     def dense_scheme(self) -> str:
-        """The fastest scheme for dense gradients over this connection."""
-        # Between machines MPI's own all-reduce takes longer than the ring (bench/cluster/peers.py).
-        network = self.words or self.kind  # that serves the all-reduce
-        has_faster = network in ("process_group", "nccl") or (network == "mpi" and self.one_machine)
+        """The fastest scheme for large dense gradients over this connection."""
+        # MPI's own all-reduce between machines, and Gloo's beside UCX, take longer than the ring (bench/cluster/peers.py).
+        has_faster = self.kind in ("process_group", "nccl") or (self.kind == "mpi" and self.one_machine)
         return "dense_native" if has_faster else "dense_ring"
 
     def open(self, device: CpuDevice, threads: int, memory_bytes: int | None) -> _native.Session:
@@ -244,7 +242,7 @@ def over_hosts(connection: Connection, workers: Sequence[Reach]) -> Connection:
             log(logging.WARNING, "gradients go over Gloo, where steps take up to twice as long as over UCX: %s", problem)
         return connection
     over_ucx = _native.ucx_over(connection.transport, connection.deadline.total_seconds())
-    return Connection(over_ucx, "ucx", connection.deadline, connection.payloads, words=connection.kind)
+    return Connection(over_ucx, "ucx", connection.deadline, connection.payloads)
 
 
 def reach(connection: Connection, device: CpuDevice, asked: str | None) -> Connection:

@@ -374,7 +374,7 @@ def test_statistics_report_bytes_seconds_and_reasons():
         table, bias = told["parameters"]["table.weight"], told["parameters"]["out.bias"]
         assert (table["gradient"], table["scheme"], table["why"], table["steps"]) == ("sparse", "balanced", "given", 4)
         assert told["parameters"]["other.weight"]["gradient"] == "rows"
-        assert (bias["gradient"], bias["scheme"]) == ("dense", "dense_ring")
+        assert (bias["gradient"], bias["scheme"]) == ("dense", "dense_direct")
         assert 0 < table["index_bytes_sent"] < table["bytes_sent"] < told["bytes_sent"]
         assert told["seconds"] > 0
         assert told["seconds_exposed"] > 0

@@ -69,36 +69,40 @@ def test_the_program_of_getting_started_trains(launcher: str, tmp_path: Path) ->
 def test_every_scheme_is_right(launcher: str, workers: int, tmp_path: Path) -> None:
     found = found_by(launcher, "schemes", tmp_path, workers)
     kind = {"torchrun": "ucx" if workers > 1 else "process_group", "mpirun": "mpi"}[launcher]
+    dense_by = "dense_direct" if kind == "ucx" else "dense_native"
     for rank, each in enumerate(found):
-        assert (each.pop("rank"), each.pop("transport"), each.pop("dense by")) == (rank, kind, "dense_native")
+        assert (each.pop("rank"), each.pop("transport"), each.pop("dense by")) == (rank, kind, dense_by)
     assert len(found[0]) == 8
     for name in found[0]:
         expect_right([each[name] for each in found])
 
 
 @pytest.mark.parametrize(
-    ("kind", "words", "nodes", "expected"),
+    ("kind", "nodes", "expected"),
     [
-        ("process_group", "", [0, 0], "dense_native"),
-        ("process_group", "", [0, 1], "dense_native"),
-        ("mpi", "", [0, 0, 0], "dense_native"),
-        ("mpi", "", [0, 0, 2], "dense_ring"),
-        ("ucx", "process_group", [0, 1], "dense_native"),
-        ("ucx", "mpi", [0, 0, 2], "dense_ring"),
-        ("ucx", "local", [0, 0], "dense_ring"),
-        ("local", "", [0, 0], "dense_ring"),
+        ("process_group", [0, 0], "dense_native"),
+        ("process_group", [0, 1], "dense_native"),
+        ("nccl", [0, 1], "dense_native"),
+        ("mpi", [0, 0, 0], "dense_native"),
+        ("mpi", [0, 0, 2], "dense_ring"),
+        ("ucx", [0, 0], "dense_ring"),
+        ("local", [0, 0], "dense_ring"),
     ],
 )
-def test_dense_gradients_use_the_faster_scheme(kind: str, words: str, nodes: list[int], expected: str) -> None:
+def test_large_dense_gradients_use_the_faster_scheme(kind: str, nodes: list[int], expected: str) -> None:
     transport: Any = types.SimpleNamespace(nodes=nodes)
-    assert launch.Connection(transport, kind, datetime.timedelta(1), words=words).dense_scheme == expected
+    assert launch.Connection(transport, kind, datetime.timedelta(1)).dense_scheme == expected
 
 
 def test_each_transport_between_hosts(tmp_path: Path) -> None:
     found = found_by("torchrun", "transports", tmp_path, 3)
-    for asked, kind in (("None", "ucx"), ("ucx", "ucx"), ("gloo", "process_group")):
+    for asked, kind, dense_by in (
+        ("None", "ucx", "dense_direct"),
+        ("ucx", "ucx", "dense_direct"),
+        ("gloo", "process_group", "dense_native"),
+    ):
         expect_right([each[asked] for each in found])
-        assert {(each[asked]["kind"], each[asked]["dense by"]) for each in found} == {(kind, "dense_native")}
+        assert {(each[asked]["kind"], each[asked]["dense by"]) for each in found} == {(kind, dense_by)}
     for each in found:
         assert each["mpi"]["says"] == (
             "UnsupportedError: transport 'mpi': the workers are connected by torch's process group: start them with mpirun"

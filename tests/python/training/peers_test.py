@@ -146,7 +146,7 @@ def test_horovod_433_dense_gradients_are_sent_dense():
         return told
 
     for told in good(run_workers(2, work)):
-        assert (told["gradient"], told["scheme"]) == ("dense", "dense_ring")
+        assert (told["gradient"], told["scheme"]) == ("dense", "dense_direct")
         assert "half" in told["why"]
 
 
