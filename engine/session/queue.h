@@ -18,11 +18,15 @@ class Queue {
   bool empty() const { return count_ == 0; }
   std::size_t size() const { return count_; }
 
+  /// Allocates the memory of this number of elements.
+  void reserve(std::size_t elements) {
+    if (elements > ring_.size()) grow(elements);
+  }
   /// Appends an element.
   void push(T element) { push_left_over() = std::move(element); }
   /// Returns the slot for the next element. It holds a popped element, whose memory can be reused.
   T& left_over() {
-    if (count_ == ring_.size()) grow();
+    if (count_ == ring_.size()) grow(count_ == 0 ? 4 : 2 * count_);
     return ring_[(first_ + count_) % ring_.size()];
   }
   /// Appends the element in left_over().
@@ -56,8 +60,8 @@ class Queue {
   }
 
  private:
-  void grow() {
-    std::vector<T> larger(count_ == 0 ? 4 : 2 * count_);
+  void grow(std::size_t size) {
+    std::vector<T> larger(size);
     for (std::size_t i = 0; i < count_; ++i) larger[i] = std::move((*this)[i]);
     ring_ = std::move(larger);
     first_ = 0;

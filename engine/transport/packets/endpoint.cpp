@@ -105,6 +105,7 @@ Endpoint::Endpoint(std::unique_ptr<Link> link, Rank rank, std::vector<int> nodes
     Peer& peer = peers_.emplace_back();
     peer.rank = each;
     peer.credits = credits_of_a_peer_;
+    peer.arrived.reserve(slots_of_a_peer_);
     layout.slots.emplace_back();
     for (std::size_t slot = 0; slot < slots_of_a_peer_; ++slot) {
       peer.slots.push_back({next(options_.bytes)});
