@@ -6,7 +6,7 @@
 
 Needs mpirun, and a Python with torch. Measures dense all-reduces, all-gathers and sparse all-reduces of several sizes. torchrun
 starts the ranks of Gloo and UCX, mpirun those of MPI; the ranks of `local` are threads of one process. A wrong result ends the
-benchmark. Prints a table for each number of workers, and writes JSON. docs/performance/one-machine.md explains the figures.
+benchmark. Prints a table for each number of workers, and writes JSON.
 """
 
 from __future__ import annotations
