@@ -44,12 +44,12 @@ void send(PointToPoint& network, PointToPoint::Lane lane, std::span<const std::b
   network.start({}, std::array{PointToPoint::Outgoing{Rank{0}, lane, bytes}}, started);
 }
 
-/// Sends a header with the beginning of its payload.
-void send_front(PointToPoint& network, const Header& header, std::span<const std::byte> payload) {
+/// Returns a header with the beginning of its payload, as they are sent.
+std::array<std::byte, 2048> front_of(const Header& header, std::span<const std::byte> payload) {
   std::array<std::byte, 2048> front{};
   std::memcpy(front.data(), &header, sizeof(header));
   std::copy(payload.begin(), payload.end(), front.begin() + sizeof(header));
-  send(network, PointToPoint::Lane::headers, front);
+  return front;
 }
 
 /// Returns the exception of `worker` if the other worker sends this header with a short payload or,
@@ -57,13 +57,14 @@ void send_front(PointToPoint& network, const Header& header, std::span<const std
 std::exception_ptr error_of(const std::function<void(Transport&)>& worker, const Header& header,
                             PointToPoint::Lane lane, std::span<const std::byte> bytes) {
   using Lane = PointToPoint::Lane;
+  const bool is_payload = lane == Lane::payloads;
+  const auto front = front_of(header, is_payload ? bytes : std::span<const std::byte>());
   const auto errors = run_against_bare_calls(worker, [&](PointToPoint& network) {
     std::array<std::byte, 1040> farewell{};
     std::vector<PointToPoint::Call> left;
     network.start(std::array{PointToPoint::Incoming{Rank{0}, Lane::reasons, farewell}}, {}, left);
-    const bool is_payload = lane == Lane::payloads;
     if (!is_payload) send(network, lane, bytes);
-    send_front(network, header, is_payload ? bytes : std::span<const std::byte>());
+    send(network, Lane::headers, front);
     network.wait(left, soon());
   });
   return errors[0];
@@ -311,8 +312,8 @@ TEST(PointToPoint, a_size_in_a_header_alone_allocates_no_memory) {
     constexpr int kOfFirstPiece = 4;
     const std::unique_ptr<Transport> end = transport_over(
         std::make_unique<Watched>(Mailboxes::end(boxes, Rank{0}), kOfFirstPiece), Rank{0}, {0, 0});
-    const Header header{0, 0, 0, 0, bytes};
-    send_front(*liar, header, {});
+    const auto front = front_of({0, 0, 0, 0, bytes}, {});
+    send(*liar, PointToPoint::Lane::headers, front);
     Thrower thrower;
     const GroupId group = end->post(own_context(), {}, {}, std::array{Receive{Rank{1}}}, thrower);
     try {
