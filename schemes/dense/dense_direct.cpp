@@ -11,7 +11,6 @@
 // collective communication operations in MPICH", 2005. Here all messages of a phase are sent at
 // once.
 #include <cstddef>
-#include <optional>
 #include <span>
 #include <vector>
 
@@ -22,6 +21,7 @@
 #include "schemes/bucket.h"
 #include "schemes/bucket_input.h"
 #include "schemes/cost.h"
+#include "schemes/dense/dense_scheme.h"
 #include "schemes/dense/flat_array.h"
 #include "schemes/exchange.h"
 #include "schemes/pattern.h"
@@ -49,41 +49,20 @@ class EachInPlace : public ReceiveProvider {
   std::span<const std::span<std::byte>> places_;
 };
 
-class DenseDirect : public Scheme {
+class DenseDirect : public DenseScheme {
  public:
   explicit DenseDirect(const SchemeEnvironment& environment)
-      : Scheme(environment),
+      : DenseScheme(environment),
         pattern_(all_to_all(rank_, size_)),
-        flat_sums_(flat_sums(spaces_)),
-        flat_values_(flat_values(spaces_)),
-        own_sums_(are_own_sums(spaces_)),
-        sums_(context_),
-        values_(context_),
         own_(context_),
         inbox_(context_, static_cast<std::size_t>(size_ - 1)),
-        addends_(static_cast<std::size_t>(size_)) {
-    // Clears the gaps between row spaces, because they are sent, too.
-    fill_zero(context_, sums_.reserve_exactly(flat_sums_.bytes()));
-    if (!own_sums_) fill_zero(context_, values_.reserve_exactly(flat_values_.bytes()));
-    for (std::size_t i = 0; i < spaces_.size(); ++i) {
-      const RowSpace& space = spaces_[i];
-      const std::byte* const values = flat_values_.piece(i, all(), value_bytes()).data;
-      results_[i] = {Gradient::Layout::dense, {}, {values, space.dtype, space.rows, space.width}};
-    }
-  }
+        addends_(static_cast<std::size_t>(size_)) {}
 
   Pattern pattern(Phase) const override { return pattern_; }
 
   void reduce(Exchange& exchange, BucketInput& input) override {
     const Round round = exchange.round();
-    if (round.index == 0) {
-      for (std::size_t i = 0; i < spaces_.size(); ++i) {
-        Matrix sums = flat_sums_.piece(i, all(), sums_.data());
-        sums.rows = spaces_[i].rows;
-        sums.width = spaces_[i].width;
-        input.start_sums(i, sums);
-      }
-    }
+    if (round.index == 0) write_gradients(input);
     const IndexRange own = chunk_of(rank_, round);
     if (size_ > 1) {
       exchange_addends(exchange, own);
@@ -104,20 +83,6 @@ class DenseDirect : public Scheme {
     exchange.step(payloads_, provider, [](Rank, std::span<const std::byte>) {});
   }
 
-  bool list_owned(std::vector<OwnedPart>& parts) const override {
-    for (const Round round : Round::all(rounds_)) {
-      for (std::size_t i = 0; i < spaces_.size(); ++i) {
-        parts.push_back(
-            {i, as_const(flat_values_.piece(i, chunk_of(rank_, round), value_bytes()))});
-      }
-    }
-    return true;
-  }
-
-  std::optional<Imbalance> imbalance(std::span<const IndexSets>) const override {
-    return Imbalance{};
-  }
-
   Traffic traffic(std::span<const IndexSets>) const override {
     Traffic traffic(size_);
     for (const Round round : Round::all(rounds_)) {
@@ -133,17 +98,6 @@ class DenseDirect : public Scheme {
   }
 
  private:
-  IndexRange all() const { return {0, flat_sums_.elements()}; }
-
-  /// Returns a worker's chunk of a round's part of the flat array.
-  IndexRange chunk_of(Rank owner, Round round) const {
-    const Round within{owner.value, size_};
-    return within.part_of(round.part_of(flat_sums_.elements()));
-  }
-
-  /// Uses the array of sums if sums have the values' dtype.
-  std::byte* value_bytes() const { return own_sums_ ? sums_.data() : values_.data(); }
-
   /// Returns the memory of a range of elements in the array of values.
   std::span<std::byte> values_of(IndexRange elements) const {
     const IndexRange bytes = flat_values_.bytes_of(elements);
@@ -198,19 +152,7 @@ class DenseDirect : public Scheme {
     }
   }
 
-  void round_to_values(IndexRange elements, double scale) {
-    for (std::size_t i = 0; i < spaces_.size(); ++i) {
-      round_sums(context_, as_const(flat_sums_.piece(i, elements, sums_.data())), scale,
-                 flat_values_.piece(i, elements, value_bytes()));
-    }
-  }
-
   Pattern pattern_;
-  FlatArray flat_sums_;
-  FlatArray flat_values_;
-  bool own_sums_;
-  Buffer<std::byte> sums_;
-  Buffer<std::byte> values_;
   Buffer<std::byte> own_;  // this worker's addend of its chunk, if sums have the values' dtype
   Inbox inbox_;
   std::vector<const std::byte*> addends_;  // [worker]: its addend of this worker's chunk
@@ -227,12 +169,7 @@ Cost cost(const Workload& workload) {
   Cost total{.reduce = phase, .gather = phase};
   // The array is written once. One chunk is copied, and n chunks are added.
   total.reduce.work.added_bytes = sums * (workload.size > 1 ? 2 + 1 / size : 1);
-  for (std::size_t i = 0; i < workload.spaces.size(); ++i) {
-    const double touched = workload.statistics[i].touched_max;
-    total.reduce.work +=
-        {.encoded_rows = touched,
-         .encoded_bytes = touched * static_cast<double>(workload.spaces[i].row_bytes())};
-  }
+  total.reduce.work += work_of_writing(workload);
   return total;
 }
 

@@ -10,6 +10,7 @@
 
 #include "kernels/rows/rows.h"
 #include "schemes/bucket_input.h"
+#include "schemes/dense/dense_scheme.h"
 #include "schemes/dense/flat_array.h"
 #include "schemes/exchange.h"
 #include "schemes/registry.h"
@@ -17,45 +18,24 @@
 namespace sparsesync {
 namespace {
 
-class DenseRing : public Scheme {
+class DenseRing : public DenseScheme {
  public:
   explicit DenseRing(const SchemeEnvironment& environment)
-      : Scheme(environment),
-        flat_sums_(flat_sums(spaces_)),
-        flat_values_(flat_values(spaces_)),
-        own_sums_(are_own_sums(spaces_)),
+      : DenseScheme(environment),
         narrow_(environment.bucket->options.wire && !own_sums_),
-        sums_(context_),
-        values_(context_),
-        inbox_(context_, 1) {
-    // Clears the gaps between row spaces, because they are sent, too.
-    fill_zero(context_, sums_.reserve_exactly(flat_sums_.bytes()));
-    if (!own_sums_) fill_zero(context_, values_.reserve_exactly(flat_values_.bytes()));
-    for (std::size_t i = 0; i < spaces_.size(); ++i) {
-      const RowSpace& space = spaces_[i];
-      const std::byte* const values = flat_values_.piece(i, all(), value_bytes()).data;
-      results_[i] = {Gradient::Layout::dense, {}, {values, space.dtype, space.rows, space.width}};
-    }
-  }
+        inbox_(context_, 1) {}
 
   Pattern pattern(Phase) const override { return around_the_ring(rank_, size_); }
 
   void reduce(Exchange& exchange, BucketInput& input) override {
-    if (exchange.round().index == 0) {
-      for (std::size_t i = 0; i < spaces_.size(); ++i) {
-        Matrix sums = flat_sums_.piece(i, all(), sums_.data());
-        sums.rows = spaces_[i].rows;
-        sums.width = spaces_[i].width;
-        input.start_sums(i, sums);
-      }
-    }
+    if (exchange.round().index == 0) write_gradients(input);
     for (int step = 0; step + 1 < size_; ++step) {
       const IndexRange outgoing = chunk(exchange.round(), -1 - step);
       const IndexRange incoming = chunk(exchange.round(), -2 - step);
       const IndexRange outgoing_bytes = crossing().bytes_of(outgoing);
       const IndexRange incoming_bytes = crossing().bytes_of(incoming);
       inbox_.set_limit(incoming_bytes.size());
-      if (narrow_) round_chunk(outgoing, 1);
+      if (narrow_) round_to_values(outgoing, 1);
       const std::byte* const sums = narrow_ ? values_.data() : sums_.data();
       const std::array payload{Payload{sums + outgoing_bytes.begin, outgoing_bytes.size()}};
       exchange.step(payload, inbox_, [&](Rank, std::span<const std::byte> bytes) {
@@ -63,7 +43,7 @@ class DenseRing : public Scheme {
         add_chunk(incoming, bytes.data());
       });
     }
-    if (!own_sums_ || scale_ != 1) round_chunk(chunk(exchange.round(), 0), scale_);
+    if (!own_sums_ || scale_ != 1) round_to_values(chunk(exchange.round(), 0), scale_);
   }
 
   void gather(Exchange& exchange) override {
@@ -77,27 +57,14 @@ class DenseRing : public Scheme {
     }
   }
 
-  bool list_owned(std::vector<OwnedPart>& parts) const override {
-    for (const Round round : Round::all(rounds_)) {
-      for (std::size_t i = 0; i < spaces_.size(); ++i) {
-        parts.push_back({i, as_const(flat_values_.piece(i, chunk(round, 0), value_bytes()))});
-      }
-    }
-    return true;
-  }
-
-  std::optional<Imbalance> imbalance(std::span<const IndexSets>) const override {
-    return Imbalance{};
-  }
-
   Traffic traffic(std::span<const IndexSets>) const override {
     Traffic traffic(size_);
     for (const Round round : Round::all(rounds_)) {
       for (const Rank worker : Ranks(size_)) {
         const Rank right = ring_neighbour(worker, 1, size_);
         for (int step = 0; step + 1 < size_; ++step) {
-          const IndexRange sums = chunk_of(worker, round, -1 - step);
-          const IndexRange values = chunk_of(worker, round, -step);
+          const IndexRange sums = chunk_after(worker, round, -1 - step);
+          const IndexRange values = chunk_after(worker, round, -step);
           traffic.message(worker, right, crossing().bytes_of(sums).size());
           traffic.message(worker, right, flat_values_.bytes_of(values).size());
         }
@@ -113,19 +80,12 @@ class DenseRing : public Scheme {
     }
   }
 
-  IndexRange all() const { return {0, flat_sums_.elements()}; }
-
   /// Returns the chunk of a round's part of the flat array whose owner is `steps` after `worker` on
   /// the ring.
-  IndexRange chunk_of(Rank worker, Round round, int steps) const {
-    const IndexRange part = round.part_of(flat_sums_.elements());
-    const Round within{ring_neighbour(worker, steps, size_).value, size_};
-    return within.part_of(part);
+  IndexRange chunk_after(Rank worker, Round round, int steps) const {
+    return chunk_of(ring_neighbour(worker, steps, size_), round);
   }
-  IndexRange chunk(Round round, int steps) const { return chunk_of(rank_, round, steps); }
-
-  /// Uses the array of sums if sums have the values' dtype.
-  std::byte* value_bytes() const { return own_sums_ ? sums_.data() : values_.data(); }
+  IndexRange chunk(Round round, int steps) const { return chunk_after(rank_, round, steps); }
 
   /// Returns the layout in which partial sums are sent.
   const FlatArray& crossing() const { return narrow_ ? flat_values_ : flat_sums_; }
@@ -144,19 +104,7 @@ class DenseRing : public Scheme {
     }
   }
 
-  void round_chunk(IndexRange elements, double scale) {
-    for (std::size_t i = 0; i < spaces_.size(); ++i) {
-      round_sums(context_, as_const(flat_sums_.piece(i, elements, sums_.data())), scale,
-                 flat_values_.piece(i, elements, value_bytes()));
-    }
-  }
-
-  FlatArray flat_sums_;
-  FlatArray flat_values_;
-  bool own_sums_;
   bool narrow_;  // whether partial sums are sent in the wire type
-  Buffer<std::byte> sums_;
-  Buffer<std::byte> values_;
   Inbox inbox_;
 };
 
@@ -176,12 +124,7 @@ Cost cost(const Workload& workload) {
   // The array is written once, and all but one chunk are added to.
   total.reduce.work.added_bytes =
       (1 + share) * static_cast<double>(flat_sums(workload.spaces).bytes());
-  for (std::size_t i = 0; i < workload.spaces.size(); ++i) {
-    const double touched = workload.statistics[i].touched_max;
-    total.reduce.work +=
-        {.encoded_rows = touched,
-         .encoded_bytes = touched * static_cast<double>(workload.spaces[i].row_bytes())};
-  }
+  total.reduce.work += work_of_writing(workload);
   return total;
 }
 
