@@ -11,7 +11,6 @@
 #include "schemes/bucket_input.h"
 #include "schemes/cost.h"
 #include "schemes/dense/flat_array.h"
-#include "schemes/exchange.h"
 #include "schemes/scheme.h"
 #include "schemes/statistics.h"
 #include "sparsesync/rank.h"
