@@ -11,9 +11,14 @@
 
 namespace sparsesync {
 
-ProcessName ProcessName::own() {
+std::string boot_id() {
   std::string boot;
   std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;
+  return boot;
+}
+
+ProcessName ProcessName::own() {
+  const std::string boot = boot_id();
   struct stat processes {};
   if (boot.empty() || stat("/proc/self/ns/pid", &processes) != 0) {
     return {.process = getpid()};

@@ -5,11 +5,15 @@
 
 #include <cstdint>
 #include <functional>
+#include <string>
 #include <vector>
 
 #include "sparsesync/rank.h"
 
 namespace sparsesync {
+
+/// Returns a text that identifies this boot of this machine's kernel; "" if it is unknown.
+std::string boot_id();
 
 /// Identifies a process. Processes with equal `machine` can see each other's process ids.
 struct ProcessName {

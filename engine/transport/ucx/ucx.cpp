@@ -11,7 +11,6 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
-#include <fstream>
 #include <nlohmann/json.hpp>
 #include <random>
 #include <utility>
@@ -86,9 +85,7 @@ std::string host_name() {
 /// Returns a text that identifies this machine. Containers with names of their own count as
 /// machines.
 std::string this_machine() {
-  std::string boot;
-  std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;
-  return host_name() + " " + boot;
+  return host_name() + " " + boot_id();
 }
 
 /// Returns the host's name and its IPv4 addresses: "node3 (10.1.0.3)".

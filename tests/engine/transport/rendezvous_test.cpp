@@ -166,6 +166,12 @@ std::string message(std::uint8_t kind, int rank, const std::string& bytes) {
   return header(kind, rank, static_cast<std::uint32_t>(bytes.size())) + bytes;
 }
 
+/// Returns all that worker 0 of 2 sends until both texts, "a" and "b", are gathered.
+std::string met_and_gathered() {
+  return message(welcome, 0, "") + message(ready, 0, "") + message(text, 0, "a") +
+         message(text, 1, "b");
+}
+
 std::string hello_of(int rank, int size, const std::string& version = kVersion) {
   return message(hello, rank, raw(size) + version);
 }
@@ -824,8 +830,7 @@ TEST_F(RendezvousTest, a_worker_connects_again_until_it_is_welcome) {
   auto one = start(address, 1, 2);
   for (int i = 0; i < 3; ++i) accepted(listener).close();
   const Bare connection = accepted(listener);
-  connection.send(message(welcome, 0, "") + message(ready, 0, "") + message(text, 0, "a") +
-                  message(text, 1, "b"));
+  connection.send(met_and_gathered());
   EXPECT_EQ(one.get(), (Texts{"a", "b"}));
 }
 
@@ -838,8 +843,7 @@ TEST_F(RendezvousTest, a_worker_that_is_connected_to_itself_connects_again) {
     EXPECT_EQ(connection.receive_all(), hello_of(1, 2));
   }
   const Bare connection = accepted(listener);
-  connection.send(message(welcome, 0, "") + message(ready, 0, "") + message(text, 0, "a") +
-                  message(text, 1, "b"));
+  connection.send(met_and_gathered());
   EXPECT_EQ(one.get(), (Texts{"a", "b"}));
 }
 

@@ -2,42 +2,33 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <netdb.h>
-#include <netinet/tcp.h>
 #include <poll.h>
 #include <sys/socket.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
-#include <charconv>
 #include <cstring>
-#include <deque>
 #include <exception>
 #include <optional>
-#include <span>
 #include <string_view>
-#include <system_error>
 #include <utility>
 
 #include "engine/support/log.h"
+#include "engine/transport/rendezvous/connection.h"
+#include "engine/transport/rendezvous/socket.h"
 #include "kernels/base/printable.h"
 
 namespace sparsesync {
+namespace rendezvous {
 namespace {
 
 using std::chrono::milliseconds;
 
-constexpr int kMostWorkers = 65536;
 /// Most connections that have not identified themselves. The oldest is closed for another one.
 constexpr std::size_t kMostStrangers = 128;
 /// Refused connections that are logged one by one.
 constexpr int kLoggedRefusals = 5;
 constexpr std::size_t kLongestHello = 64;
-constexpr std::size_t kChunkBytes = 65536;
-/// How long a worker waits for an address that does not answer.
-constexpr milliseconds kConnecting{5000};
 /// Pauses between attempts to connect. They grow, because each attempt may ask a name server.
 constexpr milliseconds kFirstPause{10};
 constexpr milliseconds kLongestPause{1000};
@@ -45,50 +36,6 @@ constexpr milliseconds kLongestPause{1000};
 constexpr milliseconds kAnswer{500};
 /// How long worker 0 sends the reason of a failure.
 constexpr milliseconds kFarewell{500};
-
-/// Purpose of a message. From `lost` on, the text is the message of an error that the receiver
-/// throws.
-enum class Kind : std::uint8_t {
-  hello,    // First message of a worker: its size and the version of sparsesync.
-  welcome,  // Worker 0 accepts the hello.
-  ready,    // All workers are connected.
-  text,     // Text of worker `rank`.
-  overdue,  // A worker at its deadline asks for the missing workers.
-  lost,     // PeerLostError of worker `rank`
-  deadline,
-  input,
-  protocol,
-  failed,
-};
-
-/// Precedes each text on the wire, in little-endian byte order.
-struct MessageHeader {
-  static constexpr std::uint32_t kMagic = 0x7652'7053;  // "SpRv"
-  static constexpr std::uint16_t kProtocol = 1;
-
-  std::uint32_t magic = kMagic;
-  std::uint16_t protocol = kProtocol;
-  Kind kind{};
-  std::uint8_t reserved = 0;
-  std::int32_t rank = 0;
-  std::uint32_t bytes = 0;
-};
-static_assert(sizeof(MessageHeader) == 16);
-
-struct Message {
-  Kind kind{};
-  Rank rank;
-  std::string text;
-};
-
-/// Returns a message as it is sent.
-std::string encoded(Kind kind, Rank rank, std::string_view text) {
-  const MessageHeader header{
-      .kind = kind, .rank = rank.value, .bytes = static_cast<std::uint32_t>(text.size())};
-  std::string bytes(sizeof(header), '\0');
-  std::memcpy(bytes.data(), &header, sizeof(header));
-  return bytes.append(text);
-}
 
 /// Throws the error that worker 0 sent.
 [[noreturn]] void throw_received(const Message& message) {
@@ -108,248 +55,6 @@ Kind kind_of(const std::exception& error) {
   if (dynamic_cast<const ProtocolError*>(&error) != nullptr) return Kind::protocol;
   return Kind::failed;
 }
-
-std::string text_of(int error) {
-  return std::system_category().message(error);
-}
-
-/// Whether a call on a non-blocking socket should be repeated after poll().
-bool would_block() {
-  return errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR;
-}
-
-/// Waits for events until the deadline, or shorter.
-void poll_until(std::span<pollfd> polled, Clock::time_point until) {
-  constexpr milliseconds kLongestWait{60'000};
-  const auto left = std::chrono::ceil<milliseconds>(until - Clock::now());
-  const auto wait = static_cast<int>(std::clamp(left, milliseconds(0), kLongestWait).count());
-  if (::poll(polled.data(), polled.size(), wait) >= 0) return;
-  if (errno != EINTR) throw Error(fmt::format("poll() failed: {}", text_of(errno)));
-  for (pollfd& each : polled) each.revents = 0;
-}
-
-// ---- Sockets.
-
-/// Owns a descriptor. -1: none.
-class Socket {
- public:
-  Socket() = default;
-  explicit Socket(int descriptor) : descriptor_(descriptor) {}
-  Socket(Socket&& other) noexcept : descriptor_(std::exchange(other.descriptor_, -1)) {}
-  Socket& operator=(Socket&& other) noexcept {
-    std::swap(descriptor_, other.descriptor_);
-    other.close();
-    return *this;
-  }
-  ~Socket() { close(); }
-
-  int descriptor() const { return descriptor_; }
-  void close() {
-    if (descriptor_ >= 0) ::close(std::exchange(descriptor_, -1));
-  }
-
- private:
-  int descriptor_ = -1;
-};
-
-using Addresses = std::unique_ptr<addrinfo, decltype(&freeaddrinfo)>;
-
-/// Host and port of a rendezvous.
-struct Address {
-  std::string host;
-  std::string port;
-};
-
-/// Splits HOST:PORT or [IPV6]:PORT.
-/// @throws InputError
-Address parse(const std::string& text) {
-  const std::size_t colon = text.rfind(':');
-  if (colon != std::string::npos) {
-    Address address{text.substr(0, colon), text.substr(colon + 1)};
-    std::string& host = address.host;
-    const bool is_bracketed = host.starts_with('[') && host.ends_with(']');
-    if (is_bracketed) host = host.substr(1, host.size() - 2);
-    std::uint16_t port = 0;
-    const char* const end = address.port.data() + address.port.size();
-    const auto [stop, error] = std::from_chars(address.port.data(), end, port);
-    const bool is_host = !host.empty() && host.find_first_of("[]\0", 0, 3) == std::string::npos &&
-                         (host.find(':') != std::string::npos) == is_bracketed;
-    if (is_host && error == std::errc() && stop == end && port != 0) return address;
-  }
-  throw InputError(fmt::format(
-      "{} is not an address: write HOST:PORT or [IPV6]:PORT, for example 10.0.0.1:29500",
-      in_quotes(text)));
-}
-
-/// Returns the addresses of a host; null with a description in `obstacle` if there are none.
-Addresses resolve(const Address& address, std::string& obstacle) {
-  addrinfo hints{};
-  hints.ai_socktype = SOCK_STREAM;
-  hints.ai_flags = AI_NUMERICSERV;
-  addrinfo* found = nullptr;
-  const int error = getaddrinfo(address.host.c_str(), address.port.c_str(), &hints, &found);
-  if (error != 0) {
-    obstacle = fmt::format("{} cannot be resolved: {}", in_quotes(address.host),
-                           error == EAI_SYSTEM ? text_of(errno) : gai_strerror(error));
-    found = nullptr;
-  }
-  return {found, &freeaddrinfo};
-}
-
-/// Returns a new non-blocking socket that sends small messages at once; none on failure.
-Socket open_socket(const addrinfo& address) {
-  Socket socket(::socket(address.ai_family, address.ai_socktype | SOCK_NONBLOCK | SOCK_CLOEXEC,
-                         address.ai_protocol));
-  if (socket.descriptor() < 0) return socket;
-  const int on = 1;
-  setsockopt(socket.descriptor(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
-  setsockopt(socket.descriptor(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
-  return socket;
-}
-
-/// Returns a listening socket.
-/// @throws Error
-Socket listen_at(const std::string& text, const Address& address) {
-  std::string obstacle;
-  const Addresses addresses = resolve(address, obstacle);
-  for (const addrinfo* each = addresses.get(); each != nullptr; each = each->ai_next) {
-    Socket socket = open_socket(*each);
-    int error = socket.descriptor() < 0 ? errno : 0;
-    if (error == 0 && (::bind(socket.descriptor(), each->ai_addr, each->ai_addrlen) != 0 ||
-                       ::listen(socket.descriptor(), SOMAXCONN) != 0)) {
-      error = errno;
-    }
-    if (error == 0) return socket;
-    if (error == EADDRINUSE) {
-      throw Error(
-          fmt::format("worker 0 cannot listen at {}: the port is taken: stop the program that uses "
-                      "it, or choose another port for all workers",
-                      text));
-    }
-    obstacle = text_of(error);
-  }
-  throw Error(fmt::format(
-      "worker 0 cannot listen at {}: {}: choose an address of the machine that runs worker 0", text,
-      obstacle));
-}
-
-/// Returns a connected socket; none with a description in `obstacle` if nothing listens.
-Socket connect_to(const Address& address, Clock::time_point until, std::string& obstacle) {
-  const Addresses addresses = resolve(address, obstacle);
-  for (const addrinfo* each = addresses.get(); each != nullptr; each = each->ai_next) {
-    Socket socket = open_socket(*each);
-    int error = socket.descriptor() < 0 ? errno : 0;
-    if (error == 0 && ::connect(socket.descriptor(), each->ai_addr, each->ai_addrlen) != 0) {
-      error = errno;
-    }
-    if (error == EINPROGRESS) {
-      const Clock::time_point attempt = std::min(until, Clock::now() + kConnecting);
-      pollfd polled{socket.descriptor(), POLLOUT, 0};
-      do poll_until({&polled, 1}, attempt);
-      while (polled.revents == 0 && Clock::now() < attempt);
-      error = ETIMEDOUT;
-      socklen_t bytes = sizeof(error);
-      if (polled.revents != 0) {
-        getsockopt(socket.descriptor(), SOL_SOCKET, SO_ERROR, &error, &bytes);
-      }
-    }
-    if (error == 0) return socket;
-    obstacle = text_of(error);
-  }
-  return {};
-}
-
-/// Returns the numeric address and port of a socket's other side.
-std::string name_of(const sockaddr_storage& address, socklen_t bytes) {
-  std::array<char, NI_MAXHOST> host{};
-  std::array<char, NI_MAXSERV> port{};
-  getnameinfo(reinterpret_cast<const sockaddr*>(&address), bytes, host.data(), host.size(),
-              port.data(), port.size(), NI_NUMERICHOST | NI_NUMERICSERV);
-  return fmt::format("{} port {}", host.data(), port.data());
-}
-
-/// Messages over a non-blocking socket.
-class Connection {
- public:
-  Connection() = default;
-  explicit Connection(Socket socket) : socket_(std::move(socket)) {}
-
-  int descriptor() const { return socket_.descriptor(); }
-  bool is_open() const { return descriptor() >= 0; }
-  bool has_output() const { return !output_.empty(); }
-  /// Returns the events to wait for.
-  pollfd polled() const {
-    return {socket_.descriptor(), static_cast<short>(POLLIN | (has_output() ? POLLOUT : 0)), 0};
-  }
-
-  /// Reads bytes that have arrived.
-  /// @return false if the other side has left; its last messages can still be popped
-  bool read() {
-    std::array<char, kChunkBytes> chunk;  // NOLINT(*-member-init): recv() fills it
-    const ssize_t bytes = ::recv(socket_.descriptor(), chunk.data(), chunk.size(), 0);
-    if (bytes < 0) return would_block();
-    input_.append(chunk.data(), static_cast<std::size_t>(bytes));
-    return bytes > 0;
-  }
-
-  /// Returns the next message if all of it has arrived.
-  /// @param sender   the other side, for errors
-  /// @param longest  most bytes of the text
-  /// @throws ProtocolError
-  std::optional<Message> pop(std::string_view sender, std::size_t longest) {
-    MessageHeader header;
-    const std::size_t begin = std::min(input_.size(), sizeof(header.magic));
-    if (std::memcmp(input_.data(), &header.magic, begin) != 0) {
-      throw ProtocolError(
-          fmt::format("{} does not speak the protocol of a sparsesync rendezvous", sender));
-    }
-    if (input_.size() < sizeof(header)) return std::nullopt;
-    std::memcpy(&header, input_.data(), sizeof(header));
-    if (header.protocol != MessageHeader::kProtocol) {
-      throw ProtocolError(
-          fmt::format("{} speaks version {} of the rendezvous protocol instead of version {}: "
-                      "install the same version of sparsesync for all workers",
-                      sender, header.protocol, MessageHeader::kProtocol));
-    }
-    if (header.bytes > longest) {
-      throw ProtocolError(fmt::format("{} announced a message of {} bytes: at most {} are allowed",
-                                      sender, header.bytes, longest));
-    }
-    if (input_.size() - sizeof(header) < header.bytes) return std::nullopt;
-    Message message{header.kind, Rank{header.rank}, input_.substr(sizeof(header), header.bytes)};
-    input_.erase(0, sizeof(header) + header.bytes);
-    return message;
-  }
-
-  /// Adds bytes to the output, which flush() sends.
-  void push(std::shared_ptr<const std::string> bytes) { output_.push_back(std::move(bytes)); }
-  void push(Kind kind, Rank rank, std::string_view text) {
-    push(std::make_shared<const std::string>(encoded(kind, rank, text)));
-  }
-
-  /// Sends output that fits into the socket. Discards the output if the other side has left.
-  void flush() {
-    while (has_output()) {
-      const std::string& first = *output_.front();
-      const ssize_t bytes =
-          ::send(descriptor(), first.data() + sent_, first.size() - sent_, MSG_NOSIGNAL);
-      if (bytes < 0 && would_block()) return;
-      sent_ = bytes < 0 ? 0 : sent_ + static_cast<std::size_t>(bytes);
-      if (bytes < 0) return output_.clear();
-      if (sent_ < first.size()) continue;
-      output_.pop_front();
-      sent_ = 0;
-    }
-  }
-
- private:
-  Socket socket_;
-  std::string input_;
-  std::deque<std::shared_ptr<const std::string>> output_;
-  std::size_t sent_ = 0;  // bytes of the first output
-};
-
-// ---- Texts.
 
 /// Returns "worker 1", or "workers 1, 2 and 9 more".
 std::string names_of(const std::vector<int>& workers) {
@@ -807,9 +512,11 @@ class Guest : public Meeting {
 };
 
 }  // namespace
+}  // namespace rendezvous
 
 std::unique_ptr<Rendezvous> meet_at(const std::string& address, Rank rank, int size,
-                                    milliseconds deadline) {
+                                    std::chrono::milliseconds deadline) {
+  constexpr int kMostWorkers = 65536;
   if (size < 1 || size > kMostWorkers) {
     throw InputError(
         fmt::format("a rendezvous of {} workers: it needs 1 to {}", size, kMostWorkers));
@@ -817,14 +524,14 @@ std::unique_ptr<Rendezvous> meet_at(const std::string& address, Rank rank, int s
   if (rank.value < 0 || rank.value >= size) {
     throw InputError(fmt::format("rank {} is not in [0, {})", rank.value, size));
   }
-  Place place{address, parse(address), rank, size};
-  constexpr std::chrono::hours kLongestDeadline{24 * 365};
-  const Clock::time_point until = Clock::now() + std::min<milliseconds>(deadline, kLongestDeadline);
-  std::unique_ptr<Meeting> meeting;
+  rendezvous::Place place{address, rendezvous::parse(address), rank, size};
+  constexpr std::chrono::milliseconds kLongestDeadline = std::chrono::hours(24 * 365);
+  const Clock::time_point until = Clock::now() + std::min(deadline, kLongestDeadline);
+  std::unique_ptr<rendezvous::Meeting> meeting;
   if (rank.value == 0)
-    meeting = std::make_unique<Host>(std::move(place));
+    meeting = std::make_unique<rendezvous::Host>(std::move(place));
   else
-    meeting = std::make_unique<Guest>(std::move(place));
+    meeting = std::make_unique<rendezvous::Guest>(std::move(place));
   meeting->meet(until);
   return meeting;
 }
