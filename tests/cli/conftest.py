@@ -1,5 +1,6 @@
 """Shared by the tests of the program: runs it, and makes .npy files without it."""
 
+import json
 import os
 import pathlib
 import signal
@@ -107,6 +108,18 @@ def make_trace(run, tmp_path):
 def said(result):
     """Returns the program's lines on standard error, one for each worker that failed."""
     return [line for line in result.stderr.splitlines() if line.startswith("sparsesync: ")]
+
+
+def expect_calibration_of_one_node(transport, mpirun, folder):
+    """Calibrates three workers of this machine over a transport, and checks that the links inside it were measured."""
+    result = mpirun((3, ["calibrate", "--transport", transport, "--repeat", 3, "--out", "N.json"]), options=["--enable-recovery"])
+    if said(result):  # on a machine that is too busy all workers report that, and nothing is written
+        assert len(said(result)) == 3 and all("repeat it" in line for line in said(result)), result.stderr
+        assert not (folder / "N.json").exists()
+        return
+    assert result.stdout.count("inside a node") == 1, "only rank 0 prints"
+    links = json.loads((folder / "N.json").read_text())["links"]
+    assert links["inter"] is None and links["intra"]["rate_bps"] > 0
 
 
 def tables_printed_by(script, program, *arguments):

@@ -4,7 +4,7 @@
 import json
 
 import pytest
-from conftest import LEAKS_OF_MPI, said
+from conftest import LEAKS_OF_MPI, expect_calibration_of_one_node, said
 
 
 @pytest.mark.parametrize("workers", [1, 2, 3, 4, 7])
@@ -81,15 +81,7 @@ def test_explain_on_an_unknown_network(mpirun, make_trace):
 
 
 def test_a_calibration_of_one_node(mpirun, tmp_path):
-    result = mpirun((3, ["calibrate", "--transport", "mpi", "--repeat", 3, "--out", "N.json"]),
-                    options=["--enable-recovery"])
-    if said(result):  # on a machine that is too busy all workers report that, and nothing is written
-        assert len(said(result)) == 3 and all("repeat it" in line for line in said(result)), result.stderr
-        assert not (tmp_path / "N.json").exists()
-        return
-    assert result.stdout.count("inside a node") == 1, "only rank 0 prints"
-    links = json.loads((tmp_path / "N.json").read_text())["links"]
-    assert links["inter"] is None and links["intra"]["rate_bps"] > 0
+    expect_calibration_of_one_node("mpi", mpirun, tmp_path)
 
 
 def test_predictions_from_a_network(mpirun, make_trace, tmp_path):

@@ -1,8 +1,6 @@
 // Workers that are threads of this process, connected by UCX.
 #pragma once
 
-#include <array>
-#include <atomic>
 #include <condition_variable>
 #include <map>
 #include <memory>
@@ -66,26 +64,15 @@ class Room {
 
 /// Returns workers that are threads of this process, connected by UCX.
 inline WorkersUnderTest ucx_workers(const std::string& name, UcxOptions options = {}) {
-  struct Shared {
-    std::atomic<int> counter = 0;
-    std::array<std::uint64_t, 64> notes{};
-  };
-  const auto shared = std::make_shared<Shared>();
-  return {
-      name,
-      [=](int size, const WorkersUnderTest::Body& body) {
-        shared->counter = 0;
-        const auto room = std::make_shared<Room>(size);
-        return run_in_threads(
-            std::vector<std::unique_ptr<Transport>>(static_cast<std::size_t>(size)),
-            [&](std::unique_ptr<Transport>& end, std::size_t rank) {
-              const auto door = Room::door(room, Rank{static_cast<int>(rank)});
-              end = ucx_over(*door, options);
-              body(end);
-            });
-      },
-      [=]() -> std::atomic<int>& { return shared->counter; },
-      [=](int rank) -> std::uint64_t& { return shared->notes.at(static_cast<std::size_t>(rank)); }};
+  return workers_in_threads(name, [=](int size, const WorkersUnderTest::Body& body) {
+    const auto room = std::make_shared<Room>(size);
+    return run_in_threads(std::vector<std::unique_ptr<Transport>>(static_cast<std::size_t>(size)),
+                          [&](std::unique_ptr<Transport>& end, std::size_t rank) {
+                            const auto door = Room::door(room, Rank{static_cast<int>(rank)});
+                            end = ucx_over(*door, options);
+                            body(end);
+                          });
+  });
 }
 
 }  // namespace sparsesync::testing

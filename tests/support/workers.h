@@ -52,9 +52,9 @@ inline std::vector<std::exception_ptr> run_transports(
 }
 
 /// Returns workers that are threads of this process.
-/// @param workers_per_node  node size that the network reports; none: all workers on one node
-inline WorkersUnderTest local_workers(const std::string& name, LocalLink link,
-                                      std::optional<int> workers_per_node = std::nullopt) {
+/// @param run  runs a body as each of n workers
+inline WorkersUnderTest workers_in_threads(const std::string& name,
+                                           const decltype(WorkersUnderTest::run)& run) {
   struct Shared {
     std::atomic<int> counter = 0;
     std::array<std::uint64_t, 64> notes{};
@@ -64,11 +64,20 @@ inline WorkersUnderTest local_workers(const std::string& name, LocalLink link,
       name,
       [=](int size, const WorkersUnderTest::Body& body) {
         shared->counter = 0;
-        LocalNetwork network(size, link, workers_per_node);
-        return run_transports(network, size, body);
+        return run(size, body);
       },
       [=]() -> std::atomic<int>& { return shared->counter; },
       [=](int rank) -> std::uint64_t& { return shared->notes.at(static_cast<std::size_t>(rank)); }};
+}
+
+/// Returns workers that are threads of this process, connected by memory.
+/// @param workers_per_node  node size that the network reports; none: all workers on one node
+inline WorkersUnderTest local_workers(const std::string& name, LocalLink link,
+                                      std::optional<int> workers_per_node = std::nullopt) {
+  return workers_in_threads(name, [=](int size, const WorkersUnderTest::Body& body) {
+    LocalNetwork network(size, link, workers_per_node);
+    return run_transports(network, size, body);
+  });
 }
 
 /// Options with which a worker starts its session.
