@@ -5,13 +5,13 @@ and its import time beyond torch.
     bench/python/overhead.py [--workers 2] [--rounds 7] [--steps 30] [--out bench/results/python.json]
     bench/python/overhead.py --against OLD [--pairs 5]
 
-Needs the release build and .venv (scripts/setup). Both wrappers train the same model alternately in the same processes, over Gloo;
-sparsesync also trains over MPI. A round's figure is the median of its steps on worker 0. The result is the median over rounds of
-the ratio of sparsesync to torch. Prints a table and writes JSON.
+Needs the release build and .venv (scripts/setup). torch, and sparsesync over UCX and over Gloo, train the same model alternately in
+the same processes; sparsesync also trains over MPI, in processes of its own. A round's figure is the median of its steps on worker 0.
+The result is the median over rounds of the ratio of sparsesync to torch. Prints a table and writes JSON.
 
 --against takes a checkout of another commit that also has a release build, and measures both builds alternately. The table then holds
-medians over pairs of new / old: of the seconds, and of the ratio to torch's step in the same processes. The ratio cancels drifts of
-the machine's speed.
+medians over pairs of new / old, of the seconds and, except over MPI, of the ratio to torch's step in the same processes. The ratio
+cancels drifts of the machine's speed.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ sys.path.insert(0, str(ROOT / "bench"))
 from results_file import write_results  # noqa: E402
 
 PYTHON = ROOT / ".venv/bin/python"
+TRANSPORTS = ("ucx", "gloo", "mpi")
 WIDTHS = {"small": (64, 256, 10), "middle": (256, 1024, 1024, 10), "large": (1024, 4096, 1024, 10)}
 BATCH = 64
 
@@ -48,6 +49,9 @@ def options() -> argparse.Namespace:
     parser.add_argument("--pairs", type=int, default=5, help="measurements of each build with --against (5)")
     parser.add_argument("--rank-writes", type=Path, help=argparse.SUPPRESS)
     return parser.parse_args()
+
+
+Times = dict[str, dict[str, list[float]]]  # seconds of a step, by model, kind and round
 
 
 # ---- One rank.
@@ -78,7 +82,7 @@ def mlp(widths: tuple[int, ...]) -> Any:
 
 
 def one_rank(given: argparse.Namespace) -> None:
-    """Measures the seconds of a step by model, wrapper and round. Rank 0 writes them."""
+    """Measures the seconds of a step by model, kind and round. Rank 0 writes them. A kind is "torch" or the transport of ours."""
     import sparsesync.torch
     import torch
     import torch.distributed as dist
@@ -86,15 +90,16 @@ def one_rank(given: argparse.Namespace) -> None:
     by_mpi = "OMPI_COMM_WORLD_RANK" in os.environ
     if not by_mpi:
         dist.init_process_group("gloo")
-    found: dict[str, dict[str, list[float]]] = {}
+    found: Times = {}
     rank = 0
     for name, widths in WIDTHS.items():
-        wrappers = {"sparsesync": sparsesync.torch.DistributedDataParallel}
-        if not by_mpi:
-            wrappers["torch"] = torch.nn.parallel.DistributedDataParallel
-        made = {kind: wrap(mlp(widths)) for kind, wrap in wrappers.items()}
+        ours = {
+            transport: sparsesync.torch.DistributedDataParallel(mlp(widths), transport=transport)
+            for transport in (("mpi",) if by_mpi else ("ucx", "gloo"))
+        }
+        made = dict(ours) if by_mpi else {"torch": torch.nn.parallel.DistributedDataParallel(mlp(widths)), **ours}
         optimizers = {kind: torch.optim.SGD(ddp.parameters(), 0.01) for kind, ddp in made.items()}
-        rank = made["sparsesync"].rank
+        rank = next(iter(ours.values())).rank
         inputs, targets = torch.randn(BATCH, widths[0]), torch.randint(0, widths[-1], (BATCH,))
         for kind, ddp in made.items():
             step_seconds(ddp, optimizers[kind], inputs, targets, 5)
@@ -102,7 +107,8 @@ def one_rank(given: argparse.Namespace) -> None:
         for _ in range(given.rounds):
             for kind, ddp in made.items():
                 found[name][kind].append(step_seconds(ddp, optimizers[kind], inputs, targets, given.steps))
-        made["sparsesync"].close()
+        for ddp in ours.values():
+            ddp.close()
     if rank == 0:
         given.rank_writes.write_text(json.dumps(found), encoding="utf-8")
     if not by_mpi:
@@ -112,10 +118,13 @@ def one_rank(given: argparse.Namespace) -> None:
 # ---- All ranks.
 
 
-Times = dict[str, dict[str, list[float]]]  # seconds of a step, by model, wrapper and round
+def launched(given: argparse.Namespace, checkout: Path = ROOT) -> Times:
+    """Measures all kinds of a checkout."""
+    by_torchrun, by_mpirun = (launched_by(launcher, given, checkout) for launcher in launchers(given.workers))
+    return {name: {**by_torchrun[name], **by_mpirun[name]} for name in WIDTHS}
 
 
-def launched(launcher: list[str], given: argparse.Namespace, checkout: Path = ROOT) -> Times:
+def launched_by(launcher: list[str], given: argparse.Namespace, checkout: Path) -> Times:
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "found.json"
         command = [*launcher, str(Path(__file__).resolve()), "--rounds", str(given.rounds), "--steps", str(given.steps)]
@@ -146,36 +155,35 @@ def import_seconds(repeats: int = 7) -> dict[str, float]:
     return {"torch": torch_alone, "sparsesync_beyond_torch": beyond}
 
 
-def launchers(workers: int) -> dict[str, list[str]]:
-    return {
-        "Gloo": [str(PYTHON), "-m", "torch.distributed.run", "--nproc-per-node", str(workers)],
-        "MPI": [str(ROOT / "cmake/mpirun.sh"), "-np", str(workers), str(PYTHON)],
-    }
+def launchers(workers: int) -> tuple[list[str], list[str]]:
+    """Returns the commands of torchrun and mpirun."""
+    return (
+        [str(PYTHON), "-m", "torch.distributed.run", "--nproc-per-node", str(workers)],
+        [str(ROOT / "cmake/mpirun.sh"), "-np", str(workers), str(PYTHON)],
+    )
 
 
 def compare_builds(given: argparse.Namespace) -> None:
-    """Prints new / old: of the step's seconds, and, over Gloo, of the ratio to torch's step in the same processes."""
+    """Prints new / old of the step's seconds and, except over MPI, of the ratio to torch's step in the same processes."""
     old = given.against.resolve()
     if not (old / "build/release/python/sparsesync").is_dir():
         raise SystemExit(f"overhead.py: --against {given.against}: build/release/python is missing; build the preset release there")
-    seconds: dict[tuple[str, str], list[float]] = {}
-    to_torch: dict[str, list[float]] = {}
+    columns = ("ucx", "ucx/torch", "gloo", "gloo/torch", "mpi")
+    ratios: dict[tuple[str, str], list[float]] = {}
     for pair in range(given.pairs):
-        for network, launcher in launchers(given.workers).items():
-            checkouts = (old, ROOT) if pair % 2 == 0 else (ROOT, old)
-            found = {checkout: launched(launcher, given, checkout) for checkout in checkouts}
-            for name in WIDTHS:
-                before, now = ({kind: statistics.median(of) for kind, of in found[each][name].items()} for each in (old, ROOT))
-                ratio = now["sparsesync"] / before["sparsesync"]
-                seconds.setdefault((network, name), []).append(ratio)
-                if "torch" in now:
-                    to_torch.setdefault(name, []).append(ratio * before["torch"] / now["torch"])
+        checkouts = (old, ROOT) if pair % 2 == 0 else (ROOT, old)
+        found = {checkout: launched(given, checkout) for checkout in checkouts}
+        for name in WIDTHS:
+            before, now = ({kind: statistics.median(of) for kind, of in found[each][name].items()} for each in (old, ROOT))
+            for column in columns:
+                transport, _, to_torch = column.partition("/")
+                ratio = now[transport] / before[transport]
+                ratios.setdefault((name, column), []).append(ratio * before["torch"] / now["torch"] if to_torch else ratio)
         print(".", end="", file=sys.stderr, flush=True)
     print(file=sys.stderr)
-    print(f"{'new / old':<10}{'over Gloo':>12}{'to torch':>12}{'over MPI':>12}   medians of {given.pairs} pairs")
+    print(f"{'new / old':<10}" + "".join(f"{column:>12}" for column in columns) + f"   medians of {given.pairs} pairs")
     for name in WIDTHS:
-        medians = [statistics.median(of) for of in (seconds["Gloo", name], to_torch[name], seconds["MPI", name])]
-        print(f"{name:<10}" + "".join(f"{each:>12.3f}" for each in medians))
+        print(f"{name:<10}" + "".join(f"{statistics.median(ratios[name, column]):>12.3f}" for column in columns))
 
 
 def main() -> None:
@@ -186,23 +194,24 @@ def main() -> None:
     if given.against:
         compare_builds(given)
         return
-    gloo, mpi = (launched(launcher, given) for launcher in launchers(given.workers).values())
+    found = launched(given)
     models = {}
-    print(f"{'model':<8}{'torch':>12}{'over Gloo':>12}{'x':>8}{'over MPI':>12}{'x':>8}   seconds of a step, {given.workers} workers")
+    heads = "".join(f"{'over ' + transport:>12}{'x':>8}" for transport in TRANSPORTS)
+    print(f"{'model':<8}{'torch':>12}{heads}   seconds of a step, {given.workers} workers")
     for name in WIDTHS:
-        theirs, ours, over_mpi = gloo[name]["torch"], gloo[name]["sparsesync"], mpi[name]["sparsesync"]
-        models[name] = {
-            "torch_seconds": statistics.median(theirs),
-            "gloo_seconds": statistics.median(ours),
-            "mpi_seconds": statistics.median(over_mpi),
-            "gloo_over_torch": statistics.median(a / b for a, b in zip(ours, theirs, strict=True)),
-            "mpi_over_torch": statistics.median(over_mpi) / statistics.median(theirs),
-        }
-        each = models[name]
-        print(
-            f"{name:<8}{each['torch_seconds']:>12.5f}{each['gloo_seconds']:>12.5f}{each['gloo_over_torch']:>8.3f}"
-            f"{each['mpi_seconds']:>12.5f}{each['mpi_over_torch']:>8.3f}"
-        )
+        theirs = found[name]["torch"]
+        each = {"torch_seconds": statistics.median(theirs)}
+        line = f"{name:<8}{each['torch_seconds']:>12.5f}"
+        for transport in TRANSPORTS:
+            ours = found[name][transport]
+            seconds = statistics.median(ours)
+            # Rounds over MPI ran in processes of their own, so they form no pairs with torch's.
+            paired = (a / b for a, b in zip(ours, theirs, strict=True))
+            ratio = seconds / each["torch_seconds"] if transport == "mpi" else statistics.median(paired)
+            each[f"{transport}_seconds"], each[f"{transport}_over_torch"] = seconds, ratio
+            line += f"{seconds:>12.5f}{ratio:>8.3f}"
+        models[name] = each
+        print(line)
     imports = import_seconds()
     print(f"import: torch {imports['torch']:.2f} s, sparsesync.torch {imports['sparsesync_beyond_torch']:.3f} s more")
     if given.out:
