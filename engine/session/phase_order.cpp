@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "kernels/base/error.h"
@@ -11,6 +12,7 @@ namespace sparsesync {
 void PhaseOrder::add(const std::string& bucket_name, bool announces) {
   const BucketId id{buckets_.size()};
   buckets_.push_back({bucket_name, announces});
+  buckets_.back().next = buckets_.back().first();
   for (std::vector<OrderEntry>* order : {&order_, &next_order_}) {
     if (announces) order->push_back({id, Phase::announce});
     order->push_back({id, Phase::reduce});
@@ -35,9 +37,25 @@ void PhaseOrder::check(OrderEntry entry) const {
     throw InputError(
         fmt::format("bucket '{}' does not announce: register it with announce set", bucket.name));
   }
+  if (as_submitted_ && entry.phase != bucket.next) {
+    throw InputError(fmt::format("cannot run the {}: submit its {} first", describe(entry),
+                                 name_of(bucket.next)));
+  }
+}
+
+void PhaseOrder::note_submission(OrderEntry entry) {
+  if (!as_submitted_) return;
+  Bucket& bucket = buckets_[entry.bucket.value];
+  bucket.next = entry.phase == Phase::gather
+                    ? bucket.first()
+                    : static_cast<Phase>(static_cast<std::size_t>(entry.phase) + 1);
+  submissions_.push(entry);
 }
 
 void PhaseOrder::check(const std::vector<OrderEntry>& order, std::int64_t from_step) const {
+  if (as_submitted_) {
+    throw InputError("the session runs phases as they are submitted: it has no other order");
+  }
   if (from_step < step_) {
     throw InputError(
         fmt::format("an order cannot start at step {}: use the next step, {}, or a later one",
@@ -78,7 +96,23 @@ void PhaseOrder::replace(std::vector<OrderEntry> order, std::int64_t from_step) 
   begin_step();
 }
 
+OrderEntry PhaseOrder::awaited() const {
+  if (!empty()) return next();
+  const auto waits = [](const Bucket& bucket) { return bucket.next != bucket.first(); };
+  const auto found = std::find_if(buckets_.begin(), buckets_.end(), waits);
+  return {{static_cast<std::size_t>(found - buckets_.begin())}, found->next};
+}
+
 void PhaseOrder::advance() {
+  if (as_submitted_) {
+    const OrderEntry ran = next();
+    submissions_.pop();
+    if (ran.phase == buckets_[ran.bucket.value].first()) ++begun_;
+    if (ran.phase != Phase::gather) return;
+    --begun_;
+    ++step_;
+    return;
+  }
   if (++position_ < order_.size()) return;
   position_ = 0;
   ++step_;

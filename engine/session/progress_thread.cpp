@@ -45,10 +45,11 @@ std::exception_ptr ending_error(const std::exception_ptr& error, Rank rank,
 }  // namespace
 
 ProgressThread::ProgressThread(Transport& transport, std::chrono::milliseconds deadline,
-                               RunPhase run_phase)
+                               bool as_submitted, RunPhase run_phase)
     : transport_(transport),
       deadline_(deadline),
       run_phase_(std::move(run_phase)),
+      order_(as_submitted),
       thread_(start_thread("the progress thread of a session", [this] { run(); })) {}
 
 ProgressThread::~ProgressThread() {
@@ -75,6 +76,7 @@ std::shared_ptr<SubmittedPhase> ProgressThread::submit(OrderEntry entry,
   submission.input.source = source;
   submitted(entry).push_left_over();
   submission.phase = phase;
+  order_.note_submission(entry);
   ++queued_;
   changed_.notify_all();
   return phase;
@@ -300,10 +302,9 @@ void ProgressThread::end_session(const std::exception_ptr& error) {
 std::exception_ptr ProgressThread::missing_predecessor() const {
   return std::make_exception_ptr(
       OrderError(fmt::format("worker {}: other work waits for the {}, which was not submitted "
-                             "within {} s: submit every entry of the order once a step, empty if "
-                             "unused",
-                             transport_.rank().value, order_.describe(order_.next()),
-                             static_cast<double>(deadline_.count()) / 1000)));
+                             "within {} s: {}",
+                             transport_.rank().value, order_.describe(order_.awaited()),
+                             static_cast<double>(deadline_.count()) / 1000, order_.advice())));
 }
 
 }  // namespace sparsesync

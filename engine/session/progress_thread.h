@@ -49,9 +49,11 @@ class ProgressThread {
   using RunPhase = std::function<PhaseOutcome(OrderEntry entry, const Input& input)>;
 
   /// Starts the thread.
-  /// @param transport  outlives the thread
-  /// @param deadline   timeout for the submission of the next phase, while other work waits
-  ProgressThread(Transport& transport, std::chrono::milliseconds deadline, RunPhase run_phase);
+  /// @param transport     outlives the thread
+  /// @param deadline      timeout for the submission of the next phase, while other work waits
+  /// @param as_submitted  SessionOptions::as_submitted
+  ProgressThread(Transport& transport, std::chrono::milliseconds deadline, bool as_submitted,
+                 RunPhase run_phase);
   /// Waits for the running phase, if there is one. Phases that have not begun are abandoned.
   ~ProgressThread();
   ProgressThread(const ProgressThread&) = delete;
@@ -140,7 +142,8 @@ class ProgressThread {
 
   mutable std::mutex mutex_;  // guards the members below, unless stated otherwise
   std::condition_variable changed_;
-  PhaseOrder order_;  // only the thread changes it, and may read it without the lock
+  // Only the thread changes it, submissions aside, and may read the rest without the lock.
+  PhaseOrder order_;
   std::vector<Queue<Submission>> submitted_;  // [bucket · phases + phase]
   // [bucket · phases + phase], of the last step; null if there was none
   std::vector<std::shared_ptr<SubmittedPhase>> last_;

@@ -40,7 +40,7 @@ struct Session::Engine {
                                : on_host),
         transport(reaching(std::move(of_session), options)),
         control(*transport, on_host, options.deadline),
-        progress(*transport, options.deadline,
+        progress(*transport, options.deadline, options.as_submitted,
                  [this](OrderEntry entry, const ProgressThread::Input& input) {
                    return run(entry, input);
                  }) {}

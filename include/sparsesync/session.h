@@ -101,6 +101,10 @@ struct SessionOptions {
   /// the end of each phase that all succeeded, which takes log2(n) short messages. Applies to a
   /// bucket if one worker sets it. Nothing: true if this worker's memory has a budget.
   std::optional<bool> late_refusals = std::nullopt;
+  /// Whether phases run in the order in which they are submitted, instead of an agreed order. All
+  /// workers set it or none, and submit phases in the same order. A step then has the phases of a
+  /// single bucket; other buckets need not take part.
+  bool as_submitted = false;
   /// GPU that runs the kernels. Gradients and results are then in its memory. Nothing: the host.
   std::optional<OnDevice> device = std::nullopt;
 };
@@ -137,7 +141,8 @@ struct SessionOptions {
 /// steps.
 ///
 /// **Order.** Each step submits every entry of the order once. For an unused bucket, submit empty
-/// gradients. Phases run in the agreed order, whatever the order of the calls.
+/// gradients. Phases run in the agreed order, whatever the order of the calls, unless
+/// SessionOptions::as_submitted is set.
 ///
 /// **Memory.** If a step exceeds some worker's memory, all workers retry it with twice as many
 /// rounds, up to kMostRounds, and keep that number for later steps. A bucket with a fixed
@@ -198,7 +203,7 @@ class Session {
   /// @param order      every phase of every bucket once, each reduce before its gather
   /// @param from_step  first step with the new order, counted from 0: the next step or a later one
   /// @throws AgreementError
-  /// @throws InputError
+  /// @throws InputError if the order is not valid, or with SessionOptions::as_submitted
   void set_order(const std::vector<OrderEntry>& order, std::int64_t from_step);
 
   /// Starts to send, in the background, the indices of the rows that the next step may touch. The

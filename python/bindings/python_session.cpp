@@ -29,7 +29,7 @@ std::uint64_t next_session_number() {
 }
 
 SessionOptions options_of(double deadline_s, std::uint64_t seed, int threads, int trials,
-                          std::optional<std::int64_t> memory_bytes) {
+                          std::optional<std::int64_t> memory_bytes, bool as_submitted) {
   if (threads < 1) throw InputError(fmt::format("{} threads: give 1 or more", threads));
   if (trials < 0) throw InputError(fmt::format("{} trials: give 0 or more", trials));
   if (memory_bytes && *memory_bytes < 0) {
@@ -37,6 +37,7 @@ SessionOptions options_of(double deadline_s, std::uint64_t seed, int threads, in
   }
   SessionOptions options{deadline_of(deadline_s), seed, threads};
   options.trials = trials;
+  options.as_submitted = as_submitted;
   if (memory_bytes) options.workspace = static_cast<double>(*memory_bytes);
   return options;
 }
@@ -119,13 +120,14 @@ std::byte* bytes_of(const Array& array) {
 
 PythonSession::PythonSession(TransportHandle& transport, double deadline_s, std::uint64_t seed,
                              int threads, int trials, std::optional<std::int64_t> memory_bytes,
-                             std::shared_ptr<PythonDevice> device)
+                             std::shared_ptr<PythonDevice> device, bool as_submitted)
     : number_(next_session_number()),
       network_(transport.network()),
       device_(std::move(device)),
       memory_(std::make_shared<HostMemory>(device_ == nullptr ? memory_bytes : std::nullopt)) {
   if (device_ != nullptr) memory_bytes = device_->budget();
-  SessionOptions options = options_of(deadline_s, seed, threads, trials, memory_bytes);
+  SessionOptions options =
+      options_of(deadline_s, seed, threads, trials, memory_bytes, as_submitted);
   transport.expect_usable();
   if (device_ != nullptr) options.device = device_->take();
   session_ = of_this_process(std::make_unique<Session>(transport.take(), *memory_, options));

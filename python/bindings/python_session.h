@@ -45,7 +45,7 @@ class PythonSession {
   /// @param device  device of gradients and results; null: the host
   PythonSession(TransportHandle& transport, double deadline_s, std::uint64_t seed, int threads,
                 int trials, std::optional<std::int64_t> memory_bytes,
-                std::shared_ptr<PythonDevice> device);
+                std::shared_ptr<PythonDevice> device, bool as_submitted);
   ~PythonSession();
   PythonSession(const PythonSession&) = delete;
   PythonSession& operator=(const PythonSession&) = delete;

@@ -159,6 +159,9 @@ Args:
         which has a separate budget.
     device: Device that holds gradients and results: None or `'cpu'`, a GPU such as `'cuda:0'`, or a
         `Device` that no other session uses.
+    as_submitted: Whether phases run in the order in which they are submitted, instead of an agreed
+        order. Give all workers the same. All of them submit phases in the same order, a step has the
+        phases of a single bucket, and other buckets need not take part.
 
 Raises:
     InputError: An argument is out of its range, or another session owns the transport or the
@@ -174,16 +177,17 @@ void bind_session_life(SessionClass& session) {
       .def(
           "__init__",
           [](PythonSession* self, TransportHandle& transport, double deadline_s, std::uint64_t seed,
-             int threads, int trials, std::optional<std::int64_t> memory_bytes, nb::handle device) {
+             int threads, int trials, std::optional<std::int64_t> memory_bytes, nb::handle device,
+             bool as_submitted) {
             new (self) PythonSession(transport, deadline_s, seed, threads, trials, memory_bytes,
-                                     device_of(device, memory_bytes));
+                                     device_of(device, memory_bytes), as_submitted);
           },
           nb::arg("transport"), nb::arg("deadline_s") = 60.0, nb::arg("seed") = 1,
           nb::arg("threads") = 1, nb::arg("trials") = 24, nb::arg("memory_bytes") = nb::none(),
-          nb::arg("device").none() = nb::none(), kSessionInit,
+          nb::arg("device").none() = nb::none(), nb::arg("as_submitted") = false, kSessionInit,
           nb::sig("def __init__(self, transport: Transport, deadline_s: float = 60.0, seed: int = "
                   "1, threads: int = 1, trials: int = 24, memory_bytes: int | None = None, device: "
-                  "str | Device | None = None) -> None"))
+                  "str | Device | None = None, as_submitted: bool = False) -> None"))
       .def("close", &PythonSession::close, kClose)
       .def(
           "__enter__", [](nb::handle self) { return nb::borrow(self); },
@@ -576,8 +580,9 @@ constexpr const char* kSession =
     R"doc(One worker's session: runs the phases of registered buckets in the background.
 
 A step of a bucket is a reduce phase and a gather phase, after an announce phase if the bucket
-announces. Every bucket takes part in every step. Phases run in one order that all workers agree on.
-Calls that are marked "between steps" are made by all workers, in the same order.
+announces. Every bucket takes part in every step. Phases run in one order that all workers agree on,
+unless `as_submitted` is set. Calls that are marked "between steps" are made by all workers, in the
+same order.
 
 A session closes at the end of a `with` block, and before the process ends. Waits release the GIL.
 Only one thread at a time may call a session, except that `wait()` and `close()` may be called

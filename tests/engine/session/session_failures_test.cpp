@@ -384,10 +384,32 @@ TEST(Session, a_transport_without_memory_ends_the_session_on_all_workers) {
   }
 }
 
+TEST(Session, work_between_steps_that_waits_for_a_gather_names_it) {
+  SessionOptions options{std::chrono::milliseconds(200), 1};
+  options.as_submitted = true;
+  const Case one({"one", {kTensor}}, 1, 1);
+  expect_no_errors(run_sessions(
+      1,
+      [&](Session& session, HostMemory&) {
+        const BucketId id = session.register_bucket(one.spec);
+        const std::vector<Gradient> gradients = one.of(session);
+        session.submit(id, Phase::reduce, gradients);
+        try {
+          session.barrier();
+          FAIL() << "did not wait for the gather";
+        } catch (const OrderError& error) {
+          EXPECT_NE(std::string(error.what()).find("waits for the gather of bucket 'one'"),
+                    std::string::npos)
+              << error.what();
+        }
+      },
+      options));
+}
+
 TEST(ProgressThread, an_exception_of_a_phase_ends_the_session) {
   LocalNetwork network(1);
   const auto transport = network.join(Rank{0});
-  ProgressThread thread(*transport, kDeadline, [](OrderEntry, const ProgressThread::Input&) {
+  ProgressThread thread(*transport, kDeadline, false, [](OrderEntry, const ProgressThread::Input&) {
     throw DeviceError("an event that cannot be waited for");
     return PhaseOutcome{};
   });

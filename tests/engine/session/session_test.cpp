@@ -182,6 +182,59 @@ TEST(Session, orders_that_differ_are_an_error_on_all_workers_and_change_nothing)
   }));
 }
 
+/// Options of a session that runs phases as they are submitted.
+SessionOptions as_submitted() {
+  SessionOptions options{kDeadline, 1};
+  options.as_submitted = true;
+  return options;
+}
+
+TEST(Session, phases_that_run_as_submitted_need_not_include_all_buckets) {
+  for (const int size : {1, 3, 4}) {
+    const std::vector<Case> cases = four_cases(size);
+    const Case late({"late", {kTensor}, "auto"}, size, 5);
+    const auto body = [&](Session& session, HostMemory&) {
+      std::vector<BucketId> ids = register_all(session, cases);
+      for (int i = 0; i < 3; ++i) cases[1].synchronize(session, ids[1]);
+      EXPECT_EQ(session.step(), 3);
+      ids.push_back(session.register_bucket(late.spec));
+      session.release_bucket(ids[1]);
+      for (int i = 0; i < 40; ++i) {  // more steps than `auto` tries schemes
+        late.synchronize(session, ids[4]);
+        if (i % 3 == 0) cases[0].synchronize(session, ids[0]);
+      }
+      EXPECT_EQ(session.step(), 3 + 40 + 14);
+
+      const std::vector<Gradient> of_2 = cases[2].of(session);
+      const std::vector<Gradient> of_3 = cases[3].of(session);
+      session.submit(ids[3], Phase::reduce, of_3);
+      session.submit(ids[2], Phase::reduce, of_2);
+      session.submit(ids[2], Phase::gather);
+      session.wait(session.submit(ids[3], Phase::gather));
+      cases[2].check(session, ids[2]);
+      cases[3].check(session, ids[3]);
+    };
+    expect_no_errors(run_sessions(size, body, as_submitted()));
+  }
+}
+
+TEST(Session, phases_that_run_as_submitted_are_checked) {
+  const Case one({"one", {kTensor}}, 2, 1);
+  const auto body = [&](Session& session, HostMemory&) {
+    const BucketId id = session.register_bucket(one.spec);
+    EXPECT_THROW(session.submit(id, Phase::gather), InputError);
+    const std::vector<Gradient> gradients = one.of(session);
+    const Session::Ticket reduced = session.submit(id, Phase::reduce, gradients);
+    EXPECT_THROW(session.submit(id, Phase::reduce, gradients), InputError);
+    session.wait(session.submit(id, Phase::gather));
+    session.wait(reduced);
+    one.check(session, id);
+    EXPECT_THROW(session.set_order({{id, Phase::reduce}, {id, Phase::gather}}, 1), InputError);
+    one.synchronize(session, id);
+  };
+  expect_no_errors(run_sessions(2, body, as_submitted()));
+}
+
 TEST(Session, a_step_in_one_call_gives_the_sum_and_a_refused_one_does_not_affect_the_next) {
   constexpr int kSize = 3;
   const Case inputs({"b", {kTensor}}, kSize, 10);
