@@ -27,6 +27,7 @@ from typing import Any
 
 import numpy as np
 import sparsesync
+import sparsesync.torch
 import torch
 import torch.distributed as dist
 from openmpi import OpenMpi
@@ -40,6 +41,8 @@ REST_S = 0.1
 NOTICE_S = 0.02
 # `auto` tries several candidates before it chooses.
 MOST_STEPS_TO_SETTLE = 300
+# The backend has two buckets for each shape, and does not tell when `auto` has chosen: each tries at most 24 candidates.
+STEPS_OF_BACKEND = 60
 
 Sums = list[tuple[torch.Tensor, torch.Tensor]]
 
@@ -226,13 +229,16 @@ class DenseAllReduce(Exchange):
 class SparseAllReduce(Exchange):
     """Calls torch.distributed.all_reduce on coalesced sparse tensors."""
 
-    def __init__(self, gradients: Gradients) -> None:
+    def __init__(self, gradients: Gradients, backend: str = "gloo") -> None:
         self._gradients = gradients
         self._tensors: list[torch.Tensor] = []
+        self._is_ours = backend != "gloo"
+        self._group = dist.new_group(backend=backend) if self._is_ours else dist.group.WORLD
 
     def warm_up(self) -> None:
-        self.prepare()
-        self.step()
+        for _ in range(STEPS_OF_BACKEND if self._is_ours else 1):
+            self.prepare()
+            self.step()
 
     def prepare(self) -> None:
         self._tensors = [
@@ -244,7 +250,11 @@ class SparseAllReduce(Exchange):
 
     def step(self) -> None:
         for tensor in self._tensors:
-            dist.all_reduce(tensor)
+            dist.all_reduce(tensor, group=self._group)
+
+    def close(self) -> None:
+        if self._is_ours:
+            dist.destroy_process_group(self._group)
 
     def results(self) -> list[Any]:
         together = [tensor.coalesce() for tensor in self._tensors]
@@ -335,7 +345,7 @@ class OfTorch(Rank):
     def exchange(self, variant: Variant, gradients: Gradients) -> Exchange:
         if variant.scheme:
             return OverSession(self.transport(variant), variant, gradients)
-        return DenseAllReduce(gradients, dist.all_reduce) if variant.is_dense else SparseAllReduce(gradients)
+        return DenseAllReduce(gradients, dist.all_reduce) if variant.is_dense else SparseAllReduce(gradients, variant.backend)
 
     def close(self) -> None:
         dist.destroy_process_group()

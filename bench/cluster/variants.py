@@ -15,6 +15,8 @@ class Variant:
 
     scheme: scheme of a Session over MPI, over a torch Gloo group, or, with `ucx`, over UCX; empty for a peer's all-reduce.
 
+    backend: of the torch group that runs torch's all-reduce.
+
     is_ours: false for a peer. is_dense: input and output are whole tensors.
     """
 
@@ -27,6 +29,7 @@ class Variant:
     is_ours: bool = True
     is_dense: bool = False
     ucx: bool = False
+    backend: str = "gloo"
 
 
 VARIANTS = (
@@ -44,6 +47,7 @@ VARIANTS = (
     Variant("ucx-owned-announced", "sparsesync owned, announced, UCX", "torch", "owned", announces=True, ucx=True),
     Variant("ucx-dense_ring", "sparsesync dense_ring, UCX", "torch", "dense_ring", is_dense=True, ucx=True),
     Variant("ucx-dense_direct", "sparsesync dense_direct, UCX", "torch", "dense_direct", is_dense=True, ucx=True),
+    Variant("backend-sparse", "torch all_reduce over backend sparsesync", "torch", backend="sparsesync"),
     Variant("torch-sparse", "torch Gloo all_reduce, sparse", "torch", is_ours=False),
     Variant("torch-dense", "torch Gloo all_reduce, dense", "torch", is_ours=False, is_dense=True),
     Variant("openmpi-dense", "OpenMPI MPI_Allreduce, dense", "openmpi", is_ours=False, is_dense=True),

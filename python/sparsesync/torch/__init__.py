@@ -1,6 +1,12 @@
-"""PyTorch package: ``DistributedDataParallel``, optimizer wrappers, sparsifiers, and recorders for training runs."""
+"""PyTorch package: ``DistributedDataParallel``, sparse all-reduces, optimizer wrappers, sparsifiers, and recorders for training runs.
 
+Importing it registers the torch.distributed backend ``sparsesync``.
+"""
+
+from sparsesync.torch import backend as _backend
+from sparsesync.torch.backend import BackendOptions
 from sparsesync.torch.distributed import DistributedDataParallel
+from sparsesync.torch.functional import all_reduce
 from sparsesync.torch.hook import CommHookState, comm_hook
 from sparsesync.torch.launch import LocalMember, local_group
 from sparsesync.torch.model_recording import ModelRecording, record_model
@@ -12,6 +18,7 @@ from sparsesync.torch.sparsify.sparsifiers import DGC, CoarseGrained, Sparsifier
 
 __all__ = [
     "DGC",
+    "BackendOptions",
     "CoarseGrained",
     "CommHookState",
     "DistributedDataParallel",
@@ -22,6 +29,7 @@ __all__ = [
     "Sparsifier",
     "Threshold",
     "TopK",
+    "all_reduce",
     "comm_hook",
     "local_group",
     "record_model",
@@ -29,3 +37,5 @@ __all__ = [
     "resharded",
     "wrap_optimizer",
 ]
+
+_backend.register()

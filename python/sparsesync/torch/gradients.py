@@ -19,7 +19,7 @@ DTYPES = {
     torch.bfloat16: "bf16",
 }
 
-_COMPLEX = {torch.complex64: "f32", torch.complex128: "f64"}  # sent as pairs of these
+COMPLEX = {torch.complex64: "f32", torch.complex128: "f64"}  # sent as pairs of these
 
 Submitted = torch.Tensor | tuple[torch.Tensor, torch.Tensor] | None
 
@@ -49,7 +49,7 @@ class Synchronized:
     def spec(self, kind: Kind) -> _native.TensorSpec:
         shape = self.parameter.shape
         elements = self.parameter.numel() * (2 if self.parameter.is_complex() else 1)
-        dtype = {**DTYPES, **_COMPLEX}[self.parameter.dtype]
+        dtype = {**DTYPES, **COMPLEX}[self.parameter.dtype]
         if not kind.has_rows or len(shape) == 0:
             return _native.TensorSpec(self.name, elements, 1, dtype)
         return _native.TensorSpec(self.name, shape[0], elements // shape[0], dtype)
@@ -71,7 +71,7 @@ def synchronized(named: Iterable[tuple[str, torch.nn.Parameter]]) -> list[Synchr
 def check(parameter: Synchronized) -> None:
     """Raises UnsupportedError if a gradient of the parameter cannot be synchronized."""
     tensor = parameter.parameter
-    if tensor.dtype not in DTYPES and tensor.dtype not in _COMPLEX:
+    if tensor.dtype not in DTYPES and tensor.dtype not in COMPLEX:
         raise _native.UnsupportedError(
             f"parameter '{parameter.name}' is {tensor.dtype}: gradients are f32, f64, f16, bf16, complex64 or complex128; set "
             "requires_grad=False, or another dtype"
@@ -192,22 +192,27 @@ def write_back(result: Result, parameter: Synchronized, kind: Kind) -> None:
     gradient = tensor.grad
     sparse = kind is Kind.SPARSE if gradient is None else gradient.is_sparse
     if sparse:
-        tensor.grad = _sparse_result(result, tensor, kind)
+        tensor.grad = _sparse_result(result, tensor)
         return
     write_dense(result, tensor, tensor.dtype)
 
 
-def _sparse_result(result: Result, tensor: torch.Tensor, kind: Kind) -> torch.Tensor:
-    rows = None if kind is Kind.DENSE else result.rows()
-    if rows is None:  # the result is dense
-        whole = torch.empty_like(tensor, memory_format=torch.contiguous_format, requires_grad=False)
+def rows_of(result: Result, shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+    """Returns the rows of a result, for a tensor of this shape, and their values. A dense result has its nonzero rows."""
+    rows = result.rows()
+    if rows is None:
+        whole = torch.empty(tuple(shape), dtype=dtype, device=device)
         result.write(whole)
-        indices = nonzero_rows(whole)
-        values = whole[indices]
-    else:
-        indices = torch.empty(rows, dtype=torch.int64, device=tensor.device)
-        values = torch.empty((rows, *tensor.shape[1:]), dtype=tensor.dtype, device=tensor.device)
-        result.copy(indices, values)
+        indices = nonzero_rows(whole.unsqueeze(1) if whole.dim() == 1 else whole)
+        return indices, whole[indices]
+    indices = torch.empty(rows, dtype=torch.int64, device=device)
+    values = torch.empty((rows, *shape[1:]), dtype=dtype, device=device)
+    result.copy(indices, values)
+    return indices, values
+
+
+def _sparse_result(result: Result, tensor: torch.Tensor) -> torch.Tensor:
+    indices, values = rows_of(result, tensor.shape, tensor.dtype, tensor.device)
     return torch.sparse_coo_tensor(
         indices.unsqueeze(0), values, tensor.shape, is_coalesced=True, check_invariants=False
     )

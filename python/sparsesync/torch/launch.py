@@ -116,12 +116,13 @@ class Connection:
         has_faster = self.kind in ("process_group", "nccl") or (self.kind == "mpi" and self.one_machine)
         return "dense_native" if has_faster else "dense_ring"
 
-    def open(self, device: CpuDevice, threads: int, memory_bytes: int | None) -> _native.Session:
+    def open(self, device: CpuDevice, threads: int, memory_bytes: int | None, as_submitted: bool = False) -> _native.Session:
         """Opens a session over the transport. It is closed when the process ends, at the latest."""
         session = _native.Session(
             self.transport,
             deadline_s=self.deadline.total_seconds(),
             threads=threads,
+            as_submitted=as_submitted,
             **device.session(memory_bytes),
         )
         close_at_exit(session)
@@ -382,7 +383,7 @@ def find(
     Raises InputError if the group is unusable or has fewer processes than mpirun started, or if another launcher
     started this process with others.
     """
-    deadline = _as_timedelta(deadline)
+    deadline = as_timedelta(deadline)
     if group == ALONE:
         return _alone(deadline)
     if isinstance(group, LocalMember):
@@ -412,7 +413,7 @@ def find(
     return Connection(over_group.transport_over(of_group, wait), "process_group", wait)
 
 
-def _as_timedelta(deadline: float | datetime.timedelta | None) -> datetime.timedelta | None:
+def as_timedelta(deadline: float | datetime.timedelta | None) -> datetime.timedelta | None:
     """Converts a deadline to a timedelta. Raises InputError if it is not a usable duration."""
     if deadline is None:
         return None

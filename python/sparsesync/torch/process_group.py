@@ -142,10 +142,13 @@ def transport_over(group: dist.ProcessGroup, deadline: datetime.timedelta) -> _n
     Raises UnsupportedError if torch was built without Gloo, DeadlineError naming the workers that do not call it, and
     PeerLostError or Error if the network fails.
     """
+    return transport_between(c10d._get_process_group_store(group), dist.get_rank(group), dist.get_world_size(group), deadline)
+
+
+def transport_between(whole: c10d.Store, rank: int, size: int, deadline: datetime.timedelta) -> _native.Transport:
+    """Makes a transport between processes that share a store. See transport_over()."""
     if not dist.is_gloo_available():
         raise _native.UnsupportedError("this build of torch has no Gloo: start the program with mpirun")
-    rank, size = dist.get_rank(group), dist.get_world_size(group)
-    whole = c10d._get_process_group_store(group)
 
     def meet(connecting: _Connecting) -> tuple[list[bytes], Any]:
         # The count is per group and worker, so it is the same on all workers, whatever other groups they are in.
