@@ -255,9 +255,9 @@ def scheme(name: str) -> Picture:
 
 
 VARIANTS = [
-    ("mpi-owned-announced-bf16", "owned, index prefetch, bf16"),
-    ("mpi-owned-announced", "owned, index prefetch"),
-    ("mpi-auto", "auto (the default)"),
+    ("mpi-owned-announced-bf16", "owned, index prefetch, bf16, MPI"),
+    ("ucx-owned-announced", "owned, index prefetch, UCX"),
+    ("mpi-auto", "auto (the default), MPI"),
     ("gloo-balanced", "balanced, over torch's Gloo"),
     ("torch-sparse", "torch, sparse all-reduce"),
 ]

@@ -318,6 +318,8 @@ LIMITED = {
     ("process_group.py", "store.wait"): "self.left()",
     ("process_group.py", "self._store.wait"): "_LAST_WORDS",
     ("process_group.py", "concurrent.futures.wait"): "seconds",
+    ("backend.py", "dist.ProcessGroupGloo"): "timeout=timeout",
+    ("sparse_reducer.py", "thread.join"): "_LEAVING_S",
 }
 # These calls do not wait, or wait for calls that are listed here.
 WITHOUT = {
@@ -330,6 +332,13 @@ WITHOUT = {
     ("scalar_allreduce.py", "self._sums.wait"): "the deadline of the session",
     ("scalar_allreduce.py", "self.wait"): "the deadline of the session",
     ("torch_surface.py", "work.wait"): "the timeout of the group of torch's Join",
+    ("backend.py", "self.reducer(tensors[0].device).all_reduce"): "starts an operation",
+    ("functional.py", "_reducer(group, tensor.device).all_reduce"): "starts an operation",
+    ("functional.py", "work.wait"): "the deadline of the session",
+    ("sparse_reducer.py", "self._ended.wait"): "the deadline of the session",
+    ("sparse_reducer.py", "self._done.wait"): "the operation has ended",
+    ("sparse_reducer.py", "operation.after.wait"): "the deadline of the session",
+    ("sparse_reducer.py", "last.wait"): "the deadline of the session",
     ("hook.py", "dist.all_reduce"): "the timeout of the group in torch's first step",
 }
 
