@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import functools
 import json
@@ -21,6 +22,7 @@ from sparsesync.torch.sparse_reducer import SparseReducer
 
 NAME = "sparsesync"
 _VARIABLES = "SPARSESYNC_BACKEND_"
+_LEAVING = datetime.timedelta(seconds=10)  # wait for ranks that still connect, before this one leaves
 _REDUCTIONS = ((dist.ReduceOp.SUM, "sum"), (dist.ReduceOp.AVG, "mean"))
 
 
@@ -111,37 +113,43 @@ class SparseSyncBackend(c10d.Backend):
         self._options = options
         options._timeout = timeout
         self._timeout = timeout
-        word = f"{NAME}/options of {{}}"
-        store.set(word.format(rank), json.dumps(options.statement()))
-        # Connecting waits for all ranks. Each has then set its word, or uses another backend.
+        said = c10d.PrefixStore(NAME, store)
+        said.set(f"options of {rank}", json.dumps(options.statement()))
+        # Connecting waits for all ranks. Each has then said its options, or uses another backend.
         # torch has no type stubs for the collectives of its backends.
         self._gloo: Any = dist.ProcessGroupGloo(store, rank, size, timeout=timeout)
         self._nccl: Any = None
-        self._expect_equal(store, word)
+        said.set(f"connected {rank}", "")
+        self._expect_equal(said)
         self._reducers: dict[torch.device, SparseReducer] = {}
         _open.add(self)
 
-    def _expect_equal(self, store: c10d.Store, word: str) -> None:
+    def _expect_equal(self, said: c10d.Store) -> None:
         """Compares the options of all ranks. Raises AgreementError on ranks of this backend, naming the first difference."""
+        problem = self._difference(said)
+        if problem is None:
+            return
+        ranks = [rank for rank in range(self.size()) if said.check([f"options of {rank}"])]
+        with contextlib.suppress(RuntimeError):  # the others' connections fail if this rank leaves before
+            said.wait([f"connected {rank}" for rank in ranks], _LEAVING)
+        raise _native.AgreementError(f"{problem}: give all ranks the same")
+
+    def _difference(self, said: c10d.Store) -> str | None:
         own = self._options.statement()
         for rank in range(self.size()):
-            if not store.check([word.format(rank)]):
-                raise _native.AgreementError(
-                    f"rank {rank} uses another backend than {NAME}, or an older version of it: give all ranks the same backend"
-                )
-            other = json.loads(store.get(word.format(rank)))
+            if not said.check([f"options of {rank}"]):
+                return f"rank {rank} uses another backend than {NAME}, or an older version of it"
+            others = json.loads(said.get(f"options of {rank}"))
             for name, value in own.items():
-                if other.get(name) != value:
-                    raise _native.AgreementError(
-                        f"backend {NAME}: {name} is {value} on rank {self.rank()} and {other.get(name)} on rank {rank}: "
-                        "give all ranks the same"
-                    )
+                if others.get(name) != value:
+                    return f"backend {NAME}: {name} is {value} on rank {self.rank()} and {others.get(name)} on rank {rank}"
+        return None
 
     # ---- Sparse tensors
 
     def allreduce(self, tensors: list[torch.Tensor], opts: c10d.AllreduceOptions) -> c10d.Work:
         """Sums tensors in place. Sparse ones are not sent by Gloo or NCCL."""
-        if not any(each.is_sparse for each in tensors):
+        if not tensors[0].is_sparse:
             work: c10d.Work = self._inner(tensors).allreduce(tensors, opts)
             return work
         return self._sum_sparse(tensors, opts.reduceOp)
@@ -154,7 +162,8 @@ class SparseSyncBackend(c10d.Backend):
         reduction = next((name for known, name in _REDUCTIONS if op == known), None)
         if reduction is None:
             raise _native.UnsupportedError(f"sparse tensors can be summed or averaged, not reduced by {op}")
-        return self.reducer(tensors[0].device).all_reduce(tensors, reduction)
+        (tensor,) = tensors  # torch passes one
+        return self.reducer(tensor.device).all_reduce(tensor, reduction)
 
     def reducer(self, device: torch.device) -> SparseReducer:
         """Returns the reducer for sparse tensors on a device."""

@@ -66,7 +66,7 @@ def all_reduce(
                 f"all_reduce: a tensor of the layout {tensor.layout}: give a sparse COO tensor, or (indices, values, rows); "
                 "torch.distributed.all_reduce sums dense ones"
             )
-        work = _reducer(group, tensor.device).all_reduce([tensor], reduction)
+        work = _reducer(group, tensor.device).all_reduce(tensor, reduction)
     else:
         indices, values, rows = _checked(tensor)
         work = _reducer(group, values.device).all_reduce_rows(indices, values, rows, reduction)

@@ -33,12 +33,11 @@ Rows = tuple[torch.Tensor, torch.Tensor]  # indices of rows and their values
 
 
 class SparseWork(Work):
-    """Sparse all-reduces that are under way, as torch's collectives return them."""
+    """A sparse all-reduce that is under way, as torch's collectives return it."""
 
-    def __init__(self, results: list[torch.Tensor], operations: int = 1) -> None:
+    def __init__(self, results: list[torch.Tensor]) -> None:
         super().__init__()
         self._results = results
-        self._left = operations  # that have not ended
         self._ended = threading.Event()
         self._error: BaseException | None = None
         devices: list[int | str | torch.device] = [] if results[0].device.type == "cpu" else [results[0].device]
@@ -81,12 +80,10 @@ class SparseWork(Work):
         return self._error
 
     def end(self, error: BaseException | None = None) -> None:
-        """Ends one operation. Call it in the stream in which the results are written, in one thread at a time."""
-        self._error = self._error or error
-        self._left -= 1
-        if self._left == 0:
-            self._ended.set()
-            self._done.set_result(None)
+        """Ends the operation. Call it in the stream in which the results are written."""
+        self._error = error
+        self._ended.set()
+        self._done.set_result(None)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -115,7 +112,7 @@ class _Operation:
     streams: list[int]  # streams that write the given tensors
     take: Callable[[Rows], None]  # takes the result
     work: SparseWork
-    ended: threading.Event = dataclasses.field(default_factory=threading.Event)
+    ended: threading.Event = dataclasses.field(default_factory=threading.Event)  # without the tensors that the work keeps
     after: threading.Event | None = None  # the end of the operation that used the bucket before
     bucket: int = -1
     tickets: tuple[_native.Ticket, ...] = ()
@@ -137,8 +134,8 @@ class _Buckets:
 class SparseReducer:
     """Sums sparse tensors over workers. All workers make the same calls, in the same order; calls do not wait.
 
-    One thread submits operations, because a bucket for a new shape waits for all workers. Another thread waits for them
-    and writes their results. Only the first one opens the session, in ``connect``, with the first operation.
+    One thread submits operations, because a bucket for a new shape waits for all workers. It also opens the session, through
+    ``connect``, for the first operation. Another thread waits for operations and writes their results.
     """
 
     def __init__(self, connect: Callable[[], Connection], device: CpuDevice, scheme: str = "auto", wire: str | None = None) -> None:
@@ -149,6 +146,7 @@ class SparseReducer:
         self._session: _native.Session | None = None
         self._in_session = threading.Lock()  # held by the thread that calls the session, except for waits
         self._buckets: collections.OrderedDict[_Shape, _Buckets] = collections.OrderedDict()
+        self._asking = threading.Lock()  # held while an operation is asked for, or the last one
         self._asked: queue.SimpleQueue[_Operation | None] = queue.SimpleQueue()
         self._submitted: queue.SimpleQueue[_Operation | None] = queue.SimpleQueue()
         self._closing = threading.Event()
@@ -167,19 +165,11 @@ class SparseReducer:
         """Whether close() was called."""
         return self._closing.is_set()
 
-    def all_reduce(self, tensors: list[torch.Tensor], reduction: str) -> SparseWork:
-        """Starts to replace sparse COO tensors by their coalesced sums, or means, over all workers.
+    def all_reduce(self, tensor: torch.Tensor, reduction: str) -> SparseWork:
+        """Starts to replace a sparse COO tensor by its coalesced sum, or mean, over all workers.
 
-        Raises UnsupportedError if a dtype cannot be summed.
+        Raises UnsupportedError if the dtype cannot be summed, and ClosedError.
         """
-        work = SparseWork(tensors, len(tensors))
-        for each in tensors:
-            _expect_known(each.dtype)
-        for each in tensors:
-            self._ask_for(each, reduction, work)
-        return work
-
-    def _ask_for(self, tensor: torch.Tensor, reduction: str, work: SparseWork) -> None:
         sizes = tensor.shape[: tensor.sparse_dim()]
         shape = _Shape(math.prod(sizes), tuple(tensor.shape[tensor.sparse_dim() :]), tensor.dtype, reduction)
 
@@ -192,45 +182,48 @@ class SparseReducer:
 
         indices = tensor._indices()
         rows = indices[0] if len(sizes) == 1 else _row_numbers(indices, sizes)
-        self._ask(shape, (rows, tensor._values()), take, work)
+        return self._ask(shape, (rows, tensor._values()), take, SparseWork([tensor]))
 
     def all_reduce_rows(self, indices: torch.Tensor, values: torch.Tensor, rows: int, reduction: str) -> SparseWork:
         """Starts an all-reduce of rows. The work's result is the list of the sum's indices and values.
 
-        Raises UnsupportedError like all_reduce().
+        Raises the errors of all_reduce().
         """
-        _expect_known(values.dtype)
         shape = _Shape(rows, tuple(values.shape[1:]), values.dtype, reduction)
         results = [indices, values]  # replaced by the sum
 
         def take(result: Rows) -> None:
             results[:] = result
 
-        work = SparseWork(results)
-        self._ask(shape, (indices, values), take, work)
-        return work
+        return self._ask(shape, (indices, values), take, SparseWork(results))
 
     def close(self) -> None:
         """Leaves the other workers. Operations under way raise ClosedError."""
-        if self._closing.is_set():
-            return
-        self._closing.set()
+        with self._asking:
+            if self._closing.is_set():
+                return
+            self._closing.set()
+            self._asked.put(None)
         if self._session is not None:
             self._session.close()
-        self._asked.put(None)
         for thread in self._threads:
             if thread is not threading.current_thread():
                 thread.join(_LEAVING_S)
 
-    def _ask(self, shape: _Shape, given: Rows, take: Callable[[Rows], None], work: SparseWork) -> None:
-        if self._closing.is_set():
-            raise _native.ClosedError("the process group is closed: make a new one")
+    def _ask(self, shape: _Shape, given: Rows, take: Callable[[Rows], None], work: SparseWork) -> SparseWork:
+        if shape.dtype not in _DTYPES:
+            known = ", ".join(str(each).removeprefix("torch.") for each in _DTYPES)
+            raise _native.UnsupportedError(f"a sparse tensor of {shape.dtype} cannot be summed over workers: use one of {known}")
         held = (given[0].detach().contiguous(), given[1].detach().contiguous())
-        if shape.rows == 0 or math.prod(shape.width) == 0:  # on all workers, so none waits for another
-            take((held[0][:0], held[1][:0]))
-            work.end()
-        else:
-            self._asked.put(_Operation(shape, held, [self._device.stream()], take, work))
+        with self._asking:
+            if self._closing.is_set():
+                raise _native.ClosedError("the process group is closed: make a new one")
+            if shape.rows > 0 and math.prod(shape.width) > 0:
+                self._asked.put(_Operation(shape, held, [self._device.stream()], take, work))
+                return work
+        take((held[0][:0], held[1][:0]))  # on all workers, so none waits for another
+        work.end()
+        return work
 
     # ---- The thread that submits
 
@@ -240,8 +233,9 @@ class SparseReducer:
                 self._submit(operation)
             except BaseException as error:
                 operation.end(error)
-                continue
-            self._submitted.put(operation)
+            else:
+                self._submitted.put(operation)
+            del operation  # with its tensors
         self._submitted.put(None)
 
     def _submit(self, operation: _Operation) -> None:
@@ -250,6 +244,8 @@ class SparseReducer:
         if self._connect is not None:
             self._session = self._connect().open(self._device, 1, None, as_submitted=True)
             self._connect = None  # it may hold the process group, whose end closes this object
+            if self._closing.is_set():
+                self._session.close()
         session = self._session
         assert session is not None
         self._find_bucket(session, operation)
@@ -296,6 +292,7 @@ class SparseReducer:
                 operation.end(error)
             else:
                 operation.end()
+            del operation
 
     def _finish(self, operation: _Operation) -> None:
         session, shape = self._session, operation.shape
@@ -306,12 +303,6 @@ class SparseReducer:
             where = operation.given[1].device
             rows = rows_of(result, (shape.rows, *shape.width), shape.dtype, where)
         operation.take(rows)
-
-
-def _expect_known(dtype: torch.dtype) -> None:
-    if dtype not in _DTYPES:
-        known = ", ".join(str(each).removeprefix("torch.") for each in _DTYPES)
-        raise _native.UnsupportedError(f"a sparse tensor of {dtype} cannot be summed over workers: use one of {known}")
 
 
 def _row_numbers(indices: torch.Tensor, sizes: torch.Size) -> torch.Tensor:

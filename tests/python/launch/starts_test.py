@@ -319,6 +319,7 @@ LIMITED = {
     ("process_group.py", "self._store.wait"): "_LAST_WORDS",
     ("process_group.py", "concurrent.futures.wait"): "seconds",
     ("backend.py", "dist.ProcessGroupGloo"): "timeout=timeout",
+    ("backend.py", "said.wait"): "_LEAVING",
     ("sparse_reducer.py", "thread.join"): "_LEAVING_S",
 }
 # These calls do not wait, or wait for calls that are listed here.
@@ -332,7 +333,7 @@ WITHOUT = {
     ("scalar_allreduce.py", "self._sums.wait"): "the deadline of the session",
     ("scalar_allreduce.py", "self.wait"): "the deadline of the session",
     ("torch_surface.py", "work.wait"): "the timeout of the group of torch's Join",
-    ("backend.py", "self.reducer(tensors[0].device).all_reduce"): "starts an operation",
+    ("backend.py", "self.reducer(tensor.device).all_reduce"): "starts an operation",
     ("functional.py", "_reducer(group, tensor.device).all_reduce"): "starts an operation",
     ("functional.py", "work.wait"): "the deadline of the session",
     ("sparse_reducer.py", "self._ended.wait"): "the deadline of the session",
