@@ -95,7 +95,9 @@ LIMITS = {
         "changed_.wait(lock, [&] { return settled_; })": "until_: the deadline of the connections",
         "thread_.join()": "the thread is stopping: leaving_ or kLastWords, and twice kClosing of the link",
     },
-    "engine/transport/rendezvous.cpp": {"::poll(polled.data(), polled.size(), wait)": "the deadline of the caller, kAnswer or kFarewell"},
+    "engine/transport/rendezvous/socket.cpp": {
+        "::poll(polled.data(), polled.size(), wait)": "the deadline of the caller, kAnswer or kFarewell",
+    },
     "engine/transport/worker_threads.cpp": {
         "sleep_for(std::chrono::milliseconds(20))": "20 ms",
         "thread.join()": "workers, whose sessions have deadlines",

@@ -32,6 +32,7 @@ enum class Kind : std::uint8_t {
   failed,
 };
 
+/// A text, with its purpose and the rank that it is about.
 struct Message {
   Kind kind{};
   Rank rank;
@@ -65,6 +66,7 @@ class Connection {
 
   /// Adds bytes to the output, which flush() sends.
   void push(std::shared_ptr<const std::string> bytes) { output_.push_back(std::move(bytes)); }
+  /// Adds a message to the output.
   void push(Kind kind, Rank rank, std::string_view text);
 
   /// Sends output that fits into the socket. Discards the output if the other side has left.

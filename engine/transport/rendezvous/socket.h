@@ -30,6 +30,7 @@ class Socket {
   ~Socket() { close(); }
 
   int descriptor() const { return descriptor_; }
+  /// Closes the descriptor, if there is one.
   void close();
 
  private:
