@@ -252,6 +252,13 @@ class SparseAllReduce(Exchange):
         for tensor in self._tensors:
             dist.all_reduce(tensor, group=self._group)
 
+    def moved(self) -> Moved:
+        if not self._is_ours:
+            return Moved()
+        device = torch.device("cpu")
+        counters = self._group._get_backend(device).reducer(device).counters()
+        return Moved(counters["bytes_sent"], counters["bytes_received"])
+
     def close(self) -> None:
         if self._is_ours:
             dist.destroy_process_group(self._group)

@@ -197,6 +197,11 @@ class SparseReducer:
 
         return self._ask(shape, (indices, values), take, SparseWork(results))
 
+    def counters(self) -> dict[str, int]:
+        """Returns the bytes and messages of this worker so far, as ``Session.counters()``."""
+        with self._in_session:
+            return {} if self._session is None else self._session.counters()
+
     def close(self) -> None:
         """Leaves the other workers. Operations under way raise ClosedError."""
         with self._asking:
