@@ -1,4 +1,4 @@
-// What dense_ring and dense_direct share: the flat arrays and their chunks.
+// Base class of dense_ring and dense_direct: the flat arrays and their chunks.
 #pragma once
 
 #include <cstddef>
