@@ -119,7 +119,7 @@ def nonzero_rows(gradient: torch.Tensor) -> torch.Tensor:
     """Returns the rows with a nonzero element; for a sparse gradient, all rows that it names."""
     if gradient.is_sparse:
         return distinct(gradient._indices()[0])
-    rows: torch.Tensor = torch.nonzero((gradient.detach().flatten(1) != 0).any(dim=1)).flatten()
+    rows: torch.Tensor = torch.nonzero((gradient.detach().unsqueeze(-1).flatten(1) != 0).any(dim=1)).flatten()
     return rows
 
 
@@ -203,7 +203,7 @@ def rows_of(result: Result, shape: Sequence[int], dtype: torch.dtype, device: to
     if rows is None:
         whole = torch.empty(tuple(shape), dtype=dtype, device=device)
         result.write(whole)
-        indices = nonzero_rows(whole.unsqueeze(1) if whole.dim() == 1 else whole)
+        indices = nonzero_rows(whole)
         return indices, whole[indices]
     indices = torch.empty(rows, dtype=torch.int64, device=device)
     values = torch.empty((rows, *shape[1:]), dtype=dtype, device=device)
