@@ -17,7 +17,7 @@ from torch._C import _distributed_c10d as c10d
 from sparsesync import _native
 from sparsesync.torch import device as torch_device
 from sparsesync.torch import process_group as over_group
-from sparsesync.torch.launch import TRANSPORTS, Connection, as_timedelta, reach
+from sparsesync.torch.launch import Connection, as_timedelta, expect_known, reach
 from sparsesync.torch.sparse_reducer import SparseReducer
 
 NAME = "sparsesync"
@@ -71,8 +71,7 @@ class BackendOptions(c10d.Backend.Options):
             raise _native.InputError(f"there is no scheme '{self.scheme}': use {', '.join(schemes)}")
         if self.wire not in (None, "f32", "f16", "bf16"):
             raise _native.InputError(f"wire '{self.wire}': use f32, f16 or bf16, or leave it out")
-        if self.transport is not None and self.transport not in TRANSPORTS:
-            raise _native.InputError(f"there is no transport '{self.transport}': None, {', '.join(TRANSPORTS)}")
+        expect_known(self.transport)
 
     def statement(self) -> dict[str, str]:
         """Returns the options that all ranks must share, and the version, as texts."""
@@ -170,10 +169,15 @@ class SparseSyncBackend(c10d.Backend):
         found = self._reducers.get(device)
         if found is None:
             own = torch_device.use(device, "the tensor", None)
-            store = c10d.PrefixStore(f"{NAME}/{device.type}", self._store)
-            connect = functools.partial(_connect, store, self.rank(), self.size(), self._options, self._timeout, own)
+            connect = functools.partial(self._connect, device.type, own)
             found = self._reducers[device] = SparseReducer(connect, own, self._options.scheme, self._options.wire)
         return found
+
+    def _connect(self, kind: str, device: torch_device.CpuDevice) -> Connection:
+        """Connects all ranks for sparse tensors on a kind of device."""
+        deadline = self._options.deadline or self._timeout
+        transport = over_group.transport_between(c10d.PrefixStore(f"{NAME}/{kind}", self._store), self.rank(), self.size(), deadline)
+        return reach(Connection(transport, "process_group", deadline), device, self._options.transport)
 
     # ---- Everything else
 
@@ -249,14 +253,6 @@ def _tensors_in(arguments: Any) -> Iterator[torch.Tensor]:
     elif isinstance(arguments, list | tuple):
         for each in arguments:
             yield from _tensors_in(each)
-
-
-def _connect(
-    store: c10d.Store, rank: int, size: int, options: BackendOptions, timeout: datetime.timedelta, device: torch_device.CpuDevice
-) -> Connection:
-    deadline = timeout if options.deadline is None else options.deadline
-    over_gloo = Connection(over_group.transport_between(store, rank, size, deadline), "process_group", deadline)
-    return reach(over_gloo, device, options.transport)
 
 
 def _delegate(name: str) -> Callable[..., Any]:

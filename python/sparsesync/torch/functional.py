@@ -11,9 +11,8 @@ import torch.distributed as dist
 
 from sparsesync import _native
 from sparsesync.torch import device as torch_device
-from sparsesync.torch import process_group as over_group
 from sparsesync.torch.backend import BackendOptions, SparseSyncBackend
-from sparsesync.torch.launch import ALONE, Group, connect, started_by_mpirun, started_by_torchrun
+from sparsesync.torch.launch import ALONE, Group, connect, initialize_under_torchrun
 from sparsesync.torch.sparse_reducer import Rows, SparseReducer, SparseWork
 
 
@@ -110,8 +109,7 @@ def _key(group: Group) -> Any:
         return _alone
     if group is not None:
         return group
-    if not dist.is_initialized() and started_by_torchrun() and not started_by_mpirun():
-        over_group.initialize(BackendOptions().deadline)
+    initialize_under_torchrun(BackendOptions().deadline)
     return dist.group.WORLD if dist.is_initialized() else _of_launcher
 
 

@@ -149,6 +149,12 @@ TRANSPORTS = ("ucx", "gloo", "mpi", "nccl", "staged")
 _OF_HOSTS = {"ucx": "ucx", "gloo": "process_group", "mpi": "mpi"}  # those that connect hosts, and their kinds
 
 
+def expect_known(transport: str | None) -> None:
+    """Raises InputError unless the `transport` argument is one of TRANSPORTS, or None."""
+    if transport is not None and transport not in TRANSPORTS:
+        raise _native.InputError(f"there is no transport '{transport}': None, {', '.join(TRANSPORTS)}")
+
+
 def payloads_of(workers: Sequence[Reach], reaches_devices: bool) -> tuple[bool, str]:
     """Returns whether gradients are sent by NCCL, and a text that says how they are sent and why.
 
@@ -254,8 +260,7 @@ def reach(connection: Connection, device: CpuDevice, asked: str | None) -> Conne
     asked: one of TRANSPORTS, or None. Raises the errors of payloads_of() and over_hosts(), DeviceError if NCCL cannot
     connect the workers, and those of ucx_over().
     """
-    if asked is not None and asked not in TRANSPORTS:
-        raise _native.InputError(f"there is no transport '{asked}': None, {', '.join(TRANSPORTS)}")
+    expect_known(asked)
     facts = _native.device_facts()
     own = Reach(
         device.name,
@@ -339,6 +344,12 @@ def started_by_torchrun(environment: Mapping[str, str] = os.environ) -> bool:
     return all(name in environment for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"))
 
 
+def initialize_under_torchrun(deadline: datetime.timedelta | None) -> None:
+    """Initializes torch's default group, unless it is initialized or MPI or nothing connects the processes."""
+    if not dist.is_initialized() and started_by_torchrun() and not started_by_mpirun():
+        over_group.initialize(deadline)
+
+
 def connect(
     group: Group,
     deadline: float | datetime.timedelta | None,
@@ -392,8 +403,8 @@ def find(
     if group is None and started_by_mpirun() and _mpi_has_the_same_workers():
         wait = DEFAULT_DEADLINE if deadline is None else deadline
         return Connection(_join_mpi(wait), "mpi", wait)
-    if group is None and not dist.is_initialized() and started_by_torchrun():
-        over_group.initialize(deadline)
+    if group is None:
+        initialize_under_torchrun(deadline)
     if group is None and not dist.is_initialized():
         signs = signs_of_others()
         if signs:
