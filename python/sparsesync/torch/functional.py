@@ -1,4 +1,4 @@
-"""``all_reduce()``: sums of sparse tensors over workers, without a wrapper."""
+"""``all_reduce()``: sums of tensors with few nonzero rows over workers, without a wrapper."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any, cast
 
 import torch
 import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh
 
 from sparsesync import _native
 from sparsesync.torch import device as torch_device
@@ -18,30 +19,30 @@ from sparsesync.torch.sparse_reducer import Rows, SparseReducer, SparseWork
 
 def all_reduce(
     tensor: torch.Tensor | tuple[torch.Tensor, torch.Tensor, int],
-    group: Group = None,
+    group: Group | DeviceMesh = None,
     async_op: bool = False,
     *,
     reduction: str = "sum",
 ) -> SparseWork | Rows | None:
-    """Sums a sparse tensor over all workers of a group. All workers call it, with tensors of one shape and dtype.
+    """Sums a tensor with few nonzero rows over all workers of a group. All workers call it, with tensors of one shape and dtype.
 
     Each group has one session, which the first call opens. Its options are those of ``BackendOptions``, from the environment or from
     the group. Operations run one after the other in the background.
 
     Args:
-        tensor: A sparse COO tensor, which the coalesced sum replaces; or a tuple of row indices ``[nnz]``, dtype int64, in any order,
-            values ``[nnz, ...]``, and the number of rows of the whole tensor. Values of repeated rows are added. It must not change
-            before the operation has ended.
-        group: As ``process_group`` of ``DistributedDataParallel``.
+        tensor: A sparse COO tensor, which the coalesced sum replaces, or a dense tensor ``[rows, ...]``, which the sum replaces. Or a
+            tuple of row indices ``[nnz]``, dtype int64, in any order, values ``[nnz, ...]``, and the number of rows of the whole
+            tensor. Values of repeated rows are added. It must not change before the operation has ended.
+        group: As ``process_group`` of ``DistributedDataParallel``, or a device mesh with one dimension.
         async_op: Whether to return before the sum is there.
         reduction: ``"sum"`` or ``"mean"``.
 
     Returns:
-        For a COO tensor None, for a tuple the increasing indices of the sum and their values. With ``async_op`` an object whose
+        For a tensor None, for a tuple the increasing indices of the sum and their values. With ``async_op`` an object whose
         ``wait()`` waits for the sum, and whose ``result()`` is the list of these tensors. Rows whose sum is zero may be missing.
 
     Raises:
-        InputError: The tensor is not sparse, or an argument has the wrong type or shape.
+        InputError: An argument has the wrong type or shape.
         UnsupportedError: The dtype cannot be summed.
         AgreementError: The workers' tensors differ in shape or dtype.
         Error: The errors of a step, as in ``DistributedDataParallel``.
@@ -60,15 +61,16 @@ def all_reduce(
     if reduction not in ("sum", "mean"):
         raise _native.InputError(f"there is no reduction '{reduction}': use 'sum' or 'mean'")
     if isinstance(tensor, torch.Tensor):
-        if tensor.layout is not torch.sparse_coo:
+        if tensor.layout not in (torch.sparse_coo, torch.strided) or tensor.dim() == 0:
             raise _native.InputError(
-                f"all_reduce: a tensor of the layout {tensor.layout}: give a sparse COO tensor, or (indices, values, rows); "
-                "torch.distributed.all_reduce sums dense ones"
+                f"all_reduce: a tensor of the layout {tensor.layout} with {tensor.dim()} dimensions: give a sparse COO tensor, a dense one "
+                "with rows, or (indices, values, rows)"
             )
-        work = _reducer(group, tensor.device).all_reduce(tensor, reduction)
+        reducer = reducer_of(group, tensor.device)
+        work = (reducer.all_reduce if tensor.is_sparse else reducer.all_reduce_dense)(tensor, reduction)
     else:
         indices, values, rows = _checked(tensor)
-        work = _reducer(group, values.device).all_reduce_rows(indices, values, rows, reduction)
+        work = reducer_of(group, values.device).all_reduce_rows(indices, values, rows, reduction)
     if async_op:
         return work
     work.wait()
@@ -89,7 +91,7 @@ def _checked(given: Any) -> tuple[torch.Tensor, torch.Tensor, int]:
             if rows < 0:
                 raise _native.InputError(f"all_reduce: a tensor of {rows} rows: give 0 or more")
             return indices, values, rows
-    raise _native.InputError("all_reduce: give a sparse COO tensor, or a tuple (indices, values, rows)")
+    raise _native.InputError("all_reduce: give a tensor, or a tuple (indices, values, rows)")
 
 
 _Reducers = dict[torch.device, SparseReducer]
@@ -103,6 +105,17 @@ class _Workers:
 _alone, _of_launcher = _Workers(), _Workers()
 
 
+def _group_of(given: Group | DeviceMesh) -> Group:
+    """Returns the group of a device mesh, and any other group as it is. Raises InputError if a mesh has several dimensions."""
+    if not isinstance(given, DeviceMesh):
+        return given
+    if given.ndim != 1:
+        raise _native.InputError(
+            f"a device mesh of {given.ndim} dimensions: give the one over which to reduce, such as mesh['replicate'], or None for all ranks"
+        )
+    return given.get_group()
+
+
 def _key(group: Group) -> Any:
     """Returns the object that a group's reducers belong to. Initializes torch's default group if torchrun started this process."""
     if group == ALONE:
@@ -113,8 +126,12 @@ def _key(group: Group) -> Any:
     return dist.group.WORLD if dist.is_initialized() else _of_launcher
 
 
-def _reducer(group: Group, device: torch.device) -> SparseReducer:
-    """Returns the reducer of a group for tensors on a device, and makes it on the first call."""
+def reducer_of(group: Group | DeviceMesh, device: torch.device) -> SparseReducer:
+    """Returns the reducer of a group for tensors on a device, and makes it on the first call.
+
+    Raises InputError if a mesh has several dimensions, and the errors of connecting the workers.
+    """
+    group = _group_of(group)
     key = _key(group)
     if isinstance(key, dist.ProcessGroup) and device.type in (each.type for each in key._device_types):
         backend = key._get_backend(device)

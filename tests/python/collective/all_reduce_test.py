@@ -72,6 +72,31 @@ def test_every_dtype(dtype: Any) -> None:
         assert tensor.dtype is dtype and torch.equal(tensor.to_dense(), found[0][0] + found[1][0])
 
 
+def test_a_dense_tensor_is_replaced_in_place() -> None:
+    def call(member: sparsesync.torch.LocalMember) -> Any:
+        whole = torch.full((2 * ROWS, 4), -1.0)
+        part = whole[::2]  # its rows are not adjacent
+        part.copy_(dense(*rows_of(member.rank)))
+        assert sparsesync.torch.all_reduce(part, member) is None
+        work = sparsesync.torch.all_reduce(torch.arange(5.0) * member.rank, member, async_op=True)
+        return whole, work.result() if work.wait() else None
+
+    for whole, vector in on_all(2, call):
+        assert torch.equal(whole[::2], dense(*rows_of(0)) + dense(*rows_of(1))) and bool((whole[1::2] == -1).all())
+        assert torch.equal(vector[0], torch.arange(5.0))
+
+
+def test_a_device_mesh_of_two_dimensions_is_refused() -> None:
+    torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+    try:
+        mesh = torch.distributed.init_device_mesh("cpu", (1, 1), mesh_dim_names=("replicate", "shard"))
+        sparsesync.torch.all_reduce(torch.ones(3), mesh["replicate"])
+        with pytest.raises(sparsesync.InputError, match=r"a device mesh of 2 dimensions: give the one .* such as mesh\['replicate'\]"):
+            sparsesync.torch.all_reduce(torch.ones(3), mesh)
+    finally:
+        torch.distributed.destroy_process_group()
+
+
 def test_given_tensors_are_not_changed() -> None:
     indices, values = rows_of(0)
     copies = indices.clone(), values.clone()
@@ -89,14 +114,14 @@ def test_non_contiguous_tensors() -> None:
 @pytest.mark.parametrize(
     ("given", "says"),
     [
-        (torch.ones(3), "a tensor of the layout torch.strided: give a sparse COO tensor"),
-        (torch.eye(3).to_sparse_csr(), "a tensor of the layout torch.sparse_csr"),
+        (torch.tensor(3.0), "a tensor of the layout torch.strided with 0 dimensions: give a sparse COO tensor, a dense one with rows"),
+        (torch.eye(3).to_sparse_csr(), "a tensor of the layout torch.sparse_csr with 2 dimensions"),
         ((torch.ones(3), torch.ones(3, 2), 5), "indices of torch.float32 with 1 dimensions: give one of int64"),
         ((torch.ones(3, 1, dtype=torch.int64), torch.ones(3, 2), 5), "indices of torch.int64 with 2 dimensions"),
         ((torch.ones(3, dtype=torch.int64), torch.ones(2, 2), 5), r"3 indices on cpu and values of shape \(2, 2\) on cpu"),
         ((torch.ones(3, dtype=torch.int64), torch.ones(3, 2), -1), "a tensor of -1 rows"),
-        ((torch.ones(3, dtype=torch.int64), torch.ones(3, 2)), r"give a sparse COO tensor, or a tuple \(indices, values, rows\)"),
-        ("gradient", r"give a sparse COO tensor, or a tuple \(indices, values, rows\)"),
+        ((torch.ones(3, dtype=torch.int64), torch.ones(3, 2)), r"give a tensor, or a tuple \(indices, values, rows\)"),
+        ("gradient", r"give a tensor, or a tuple \(indices, values, rows\)"),
     ],
 )
 def test_wrong_arguments(given: Any, says: str) -> None:
