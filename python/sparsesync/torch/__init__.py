@@ -12,6 +12,7 @@ from sparsesync.torch.launch import LocalMember, local_group
 from sparsesync.torch.model_recording import ModelRecording, record_model
 from sparsesync.torch.optimizer.deferred_steps import wrap_optimizer
 from sparsesync.torch.optimizer.loss_scaler import LossScaler
+from sparsesync.torch.parameter_sync import GradientHooks, synchronize
 from sparsesync.torch.recording import Recording, record_trace
 from sparsesync.torch.sparsify.sparsifier_state import resharded
 from sparsesync.torch.sparsify.sparsifiers import DGC, CoarseGrained, Sparsifier, Threshold, TopK
@@ -22,6 +23,7 @@ __all__ = [
     "CoarseGrained",
     "CommHookState",
     "DistributedDataParallel",
+    "GradientHooks",
     "LocalMember",
     "LossScaler",
     "ModelRecording",
@@ -35,6 +37,7 @@ __all__ = [
     "record_model",
     "record_trace",
     "resharded",
+    "synchronize",
     "wrap_optimizer",
 ]
 
