@@ -270,6 +270,11 @@ for _name in (
     "all_to_all_single", "alltoall", "send", "recv", "recv_anysource", "barrier",
 ):  # fmt: skip
     setattr(SparseSyncBackend, _name, _delegate(_name))
+# Features that it lacks. torch's properties call themselves without end unless they are overridden.
+for _name in (
+    "_supports_time_estimate", "supports_coalescing", "supports_reconfigure", "supports_shrinking", "supports_splitting", "supports_window",
+):  # fmt: skip
+    setattr(SparseSyncBackend, _name, False)
 
 
 def _create(given: Any, options: Any) -> c10d.Backend:

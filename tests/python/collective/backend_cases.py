@@ -178,14 +178,17 @@ def trained(module: torch.nn.Module, ranks: list[int], scale: float) -> None:
 def ddp() -> dict[str, Any]:
     """Trains with torch's own DistributedDataParallel."""
     rank, workers = dist.get_rank(), dist.get_world_size()
-    model, reference = Model(), Model()
-    trained(torch.nn.parallel.DistributedDataParallel(model), [rank], 1)
+    reference = Model()
     trained(reference, list(range(workers)), 1 / workers)
-    pairs = list(zip(model.parameters(), reference.parameters(), strict=True))
-    return {
-        "error": max(float((ours - theirs).detach().abs().max()) for ours, theirs in pairs),
-        "bits": [hash(ours.detach().numpy().tobytes()) for ours, _ in pairs],
-    }
+    variants: list[dict[str, Any]] = [{}, *({name: True} for name in ("gradient_as_bucket_view", "static_graph", "find_unused_parameters"))]
+    errors, bits = [], []
+    for options in variants:
+        model = Model()
+        trained(torch.nn.parallel.DistributedDataParallel(model, **options), [rank], 1)
+        for ours, theirs in zip(model.parameters(), reference.parameters(), strict=True):
+            errors.append(float((ours - theirs).detach().abs().max()))
+            bits.append(hash(ours.detach().numpy().tobytes()))
+    return {"error": max(errors), "bits": bits}
 
 
 def checkpoint() -> dict[str, Any]:
