@@ -88,18 +88,19 @@ class _Calls:
         work.wait(datetime.timedelta(milliseconds=max(1, math.ceil(seconds * 1000))))
 
 
-def initialize(deadline: datetime.timedelta | None) -> None:
+def initialize(deadline: datetime.timedelta | None, not_done: str = "reached its first DistributedDataParallel") -> None:
     """Initializes torch's default group over Gloo, for the processes that torchrun started.
 
-    deadline: torch's default if not given. Raises DeadlineError naming the workers that did not join in time, and
-    PeerLostError or Error if the network fails.
+    deadline: torch's default if not given. not_done: the action that missing workers have not taken, for messages.
+
+    Raises DeadlineError naming the workers that did not join in time, and PeerLostError or Error if the network fails.
     """
     wait = c10d.default_pg_timeout if deadline is None else deadline
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 
     def meet(connecting: _Connecting) -> None:
         store = _store_of_launcher(rank, size, connecting)
-        connecting.all_come(c10d.PrefixStore("sparsesync/start", store), "reached its first DistributedDataParallel")
+        connecting.all_come(c10d.PrefixStore("sparsesync/start", store), not_done)
         dist.init_process_group("gloo", store=c10d.PrefixStore("default_pg", store), rank=rank, world_size=size, timeout=wait)
 
     _Connecting(rank, size, wait, _address_of_launcher()).run(meet)
