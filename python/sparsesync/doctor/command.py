@@ -25,7 +25,7 @@ from sparsesync.doctor.processes import Outcome
 _LEAST_TIMEOUT_S = 1.0
 _PROBES_SHARE = 0.5  # of the time limit
 _PAIR_SHARE = 0.6  # of the rest, for the first pair of processes; the second one gets what is left
-_FOR_ERRORS_S = 0.5  # time to report an error after the last wait of a process
+_FOR_ERRORS_S = 1.5  # time to report an error after the last wait of a process
 _WIDTH = 100  # columns of the table
 
 
@@ -118,8 +118,8 @@ def prints() -> bool:
 
 
 def _links(seconds: float) -> list[str]:
-    """Returns the command that measures links, with timeouts that leave it time to report errors."""
-    return processes.module("sparsesync.doctor.links", "--seconds", max(0.5, seconds - _FOR_ERRORS_S))
+    """Returns the command that measures links for at most ``seconds``, and reports errors in time."""
+    return processes.module("sparsesync.doctor.links", "--until", time.monotonic() + seconds - _FOR_ERRORS_S)
 
 
 def _measure_here(findings: Findings, host: Host, clock: Clock) -> list[dict[str, Any]]:

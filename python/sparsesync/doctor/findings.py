@@ -48,7 +48,7 @@ class Findings:
         """Adds a row, and instructions that are not listed yet."""
         self.rows.append(Row(name, state, detail))
         sentences = [each if each.endswith((".", "!")) else f"{each}." for each in todo]
-        self.todo += [each for each in sentences if each not in self.todo]
+        self.todo = list(dict.fromkeys([*self.todo, *sentences]))
 
     def sort(self) -> None:
         """Sorts the rows, links last."""

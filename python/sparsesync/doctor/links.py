@@ -84,10 +84,10 @@ class _Networks:
     def __init__(self, given: argparse.Namespace) -> None:
         from sparsesync import _native
 
-        self._seconds = given.seconds
+        self._until = given.until
         if _launchers.started_by_mpirun():
             self.words = "mpi"
-            self._join: Connect = _native.MpiWorld(self._seconds).join
+            self._join: Connect = _native.MpiWorld(self.seconds()).join
             return
         import torch.distributed as dist
         from torch._C._distributed_c10d import FileStore
@@ -96,7 +96,7 @@ class _Networks:
         from sparsesync.torch import process_group as over_group
 
         self.words = "gloo"
-        deadline = datetime.timedelta(seconds=self._seconds)
+        deadline = datetime.timedelta(seconds=self.seconds())
         if given.store:
             rank, size = given.rank, given.ranks
             store: c10d.Store = FileStore(given.store, size)
@@ -106,6 +106,10 @@ class _Networks:
             store = c10d._get_process_group_store(c10d._get_default_group())
         self._join = lambda: over_group.transport_between(store, rank, size, deadline)
 
+    def seconds(self) -> float:
+        """Returns the timeout of a wait that begins now."""
+        return _left(self._until)
+
     def join(self) -> _native.Transport:
         """Returns this process's end of a new network over MPI or Gloo."""
         return self._join()
@@ -114,7 +118,7 @@ class _Networks:
         """Returns this process's end of a new network over UCX."""
         from sparsesync import _native
 
-        return _native.ucx_over(self.join(), self._seconds)
+        return _native.ucx_over(self.join(), self.seconds())
 
     def all(self, given: argparse.Namespace) -> Iterator[tuple[str, str, Connect]]:
         """Yields the networks to measure: transport, path within a machine, and the function that connects it."""
@@ -130,9 +134,14 @@ class _Networks:
             yield "ucx", f"UCX_TLS={os.environ['UCX_TLS']}" if "UCX_TLS" in os.environ else "", self.over_ucx
 
 
+def _left(until: float) -> float:
+    """Returns the seconds until a time of time.monotonic(), at least a tenth."""
+    return max(0.1, until - time.monotonic())
+
+
 def main(arguments: list[str]) -> None:
     parser = argparse.ArgumentParser(prog="python -m sparsesync.doctor.links")
-    parser.add_argument("--seconds", type=float, required=True, help="timeout of each wait for another process")
+    parser.add_argument("--until", type=float, required=True, help="end of all waits for other processes: a time of time.monotonic()")
     parser.add_argument("--ucx", action="store_true", help="measure UCX, too")
     parser.add_argument("--facts", default="null", help="JSON that is gathered from all ranks")
     parser.add_argument("--path", default="", help="path between processes of one machine, such as TCP; for the report")
@@ -141,7 +150,7 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--ranks", type=int)
     parser.add_argument("report", help="file for the facts")
     given = parser.parse_args(arguments)
-    processes.limit_this_process(given.seconds + 1)
+    processes.limit_this_process(_left(given.until) + 2)
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     # mpirun gives both of the processes that doctor starts the same file.
     shares_report = given.path and os.environ.get("OMPI_COMM_WORLD_RANK", "0") != "0"
@@ -155,7 +164,7 @@ def main(arguments: list[str]) -> None:
     try:
         networks = _Networks(given)
         if not given.path:
-            report.add(gathered=[json.loads(each) for each in networks.join().all_gather(own, given.seconds)])
+            report.add(gathered=[json.loads(each) for each in networks.join().all_gather(own, networks.seconds())])
     except _native.Error as error:
         report.add(link=transport, path=path, problem=str(error))
         return
@@ -164,7 +173,7 @@ def main(arguments: list[str]) -> None:
     for transport, path, connect in networks.all(given):
         report.add(began=transport, path=path)
         try:
-            report.add(link=transport, path=path, **measure(connect(), given.seconds))
+            report.add(link=transport, path=path, **measure(connect(), networks.seconds()))
         except _native.Error as error:
             report.add(link=transport, path=path, problem=str(error))
             if transport == networks.words:
