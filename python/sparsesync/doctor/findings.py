@@ -12,10 +12,10 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
 from sparsesync import _laboratory, _launchers
+from sparsesync import _units as units
 from sparsesync.doctor import environment
 from sparsesync.doctor.host import Host
 from sparsesync.doctor.processes import Outcome
-from sparsesync.report import units
 
 State = Literal["ok", "missing", "unusable"]
 OLDEST_TORCH, OLDEST_WITH_BACKEND = (2, 6), (2, 15)

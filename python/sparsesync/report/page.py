@@ -8,7 +8,9 @@ from typing import Any
 
 import jinja2
 
-from . import pictures, schedules, units
+from sparsesync import _units as units
+
+from . import pictures, schedules
 from .documents import Document
 from .drawing import Picture
 

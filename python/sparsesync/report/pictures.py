@@ -8,7 +8,8 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from . import units
+from sparsesync import _units as units
+
 from .drawing import DASHES, FAINT, INK, MARKERS, SERIES, Picture, axes, logarithmic, to_svg
 
 

@@ -6,7 +6,8 @@ import dataclasses
 import math
 from typing import Any
 
-from . import units
+from sparsesync import _units as units
+
 from .drawing import DASHES, INK, MARKERS, SERIES, Picture, axes, logarithmic
 from .pictures import finished
 

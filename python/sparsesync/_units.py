@@ -1,4 +1,4 @@
-"""Numbers formatted with units."""
+"""Numbers formatted with units, for reports and messages."""
 
 from __future__ import annotations
 
