@@ -210,6 +210,16 @@ class SparseSyncBackend(c10d.Backend):
         """The options of the group."""
         return self._options
 
+    @property
+    def timeout(self) -> datetime.timedelta:
+        """The timeout of the group."""
+        return self._timeout
+
+    def statistics(self) -> dict[str, dict[str, Any]]:
+        """Returns SparseReducer.statistics() by device, without those that have run no operation."""
+        found = {str(device): reducer.statistics() for device, reducer in self._reducers.items()}
+        return {device: statistics for device, statistics in found.items() if statistics}
+
     def set_timeout(self, timeout: datetime.timedelta) -> None:
         """Sets the timeout of dense collectives."""
         for each in self._dense():

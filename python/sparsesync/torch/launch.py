@@ -105,6 +105,7 @@ class Connection:
     deadline: datetime.timedelta
     payloads: str = "in the host's memory"  # how gradients are sent, and why
     shares_gpu: bool = False  # another worker of this process uses the same GPU
+    without_ucx: str = ""  # why Gloo connects the workers instead of UCX
     one_machine: bool = dataclasses.field(init=False)  # all workers are on one machine
 
     def __post_init__(self) -> None:
@@ -241,14 +242,14 @@ def over_hosts(connection: Connection, workers: Sequence[Reach]) -> Connection:
         by = {"mpi": "MPI", "process_group": "torch's process group", "local": "threads of one process"}[connection.kind]
         raise _native.UnsupportedError(f"transport '{asked}': the workers are connected by {by}: start them with {starts}")
     if not _may_use_ucx(connection, asked):
-        return connection
+        return dataclasses.replace(connection, without_ucx="as requested") if asked == "gloo" else connection
     problem = why_not_ucx(workers)
     if asked == "ucx" and problem:
         raise _native.UnsupportedError(f"transport 'ucx': {problem}")
     if problem:
         if connection.transport.rank == 0:
             log(logging.WARNING, "gradients go over Gloo, where steps take up to twice as long as over UCX: %s", problem)
-        return connection
+        return dataclasses.replace(connection, without_ucx=problem)
     over_ucx = _native.ucx_over(connection.transport, connection.deadline.total_seconds())
     return Connection(over_ucx, "ucx", connection.deadline, connection.payloads)
 

@@ -13,6 +13,7 @@ import queue
 import threading
 import weakref
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch._C._distributed_c10d import Work
@@ -21,6 +22,7 @@ from sparsesync import _native
 from sparsesync.torch.device import CpuDevice
 from sparsesync.torch.gradients import COMPLEX, DTYPES, Result, compacted, handed_over, replace_rows, rows_of, wait_for_step
 from sparsesync.torch.launch import Connection
+from sparsesync.torch.schedule.bucket import reason_of
 
 # Types of tensors, and the library's names of them. Complex numbers are sent as pairs.
 _DTYPES = {**DTYPES, **COMPLEX, torch.int32: "i32", torch.int64: "i64"}
@@ -145,6 +147,7 @@ class SparseReducer:
         self._scheme = scheme
         self._wire = wire
         self._session: _native.Session | None = None
+        self._network: tuple[str, str] = ("", "")  # kind of the connection, and why it does not use UCX
         self._in_session = threading.Lock()  # held by the thread that calls the session, except for waits
         self._buckets: collections.OrderedDict[_Shape, _Buckets] = collections.OrderedDict()
         self._asking = threading.Lock()  # held while an operation is asked for, or the last one
@@ -209,6 +212,35 @@ class SparseReducer:
         with self._in_session:
             return {} if self._session is None else self._session.counters()
 
+    def statistics(self) -> dict[str, Any]:
+        """Returns the network, counters, and the scheme of each shape. Empty before the first operation.
+
+        Call it while no operation is under way.
+        """
+        with self._in_session:
+            session = self._session
+            if session is None:
+                return {}
+            transport, without_ucx = self._network
+            return {
+                "transport": transport,
+                "without_ucx": without_ucx,
+                **session.counters(),
+                "shapes": [
+                    self._described(session, shape, buckets) for shape, buckets in self._buckets.items() if buckets.numbers
+                ],
+            }
+
+    def _described(self, session: _native.Session, shape: _Shape, buckets: _Buckets) -> dict[str, Any]:
+        choice = session.choice(buckets.numbers[0])
+        return {
+            "tensor": str(shape),
+            "reduction": shape.reduction,
+            "operations": buckets.operations,
+            "scheme": choice["scheme"],
+            "why": reason_of(choice) if self._scheme == "auto" else "given",
+        }
+
     def close(self) -> None:
         """Leaves the other workers. Operations under way raise ClosedError."""
         with self._asking:
@@ -254,7 +286,9 @@ class SparseReducer:
         if self._closing.is_set():
             raise _native.ClosedError("the process group was closed before the all-reduce began")
         if self._connect is not None:
-            self._session = self._connect().open(self._device, 1, None, as_submitted=True)
+            connection = self._connect()
+            self._network = (connection.kind, connection.without_ucx)
+            self._session = connection.open(self._device, 1, None, as_submitted=True)
             self._connect = None  # it may hold the process group, whose end closes this object
             if self._closing.is_set():
                 self._session.close()

@@ -57,6 +57,9 @@ class Worker:
     device: CpuDevice
     transport_kind: str  # "mpi", "process_group", "ucx", "local" or "nccl"
     payloads: str  # how gradients are sent, and why
+    without_ucx: str  # why Gloo connects the workers instead of UCX
+    one_machine: bool  # all workers are on one machine
+    deadline_s: float
     dense_scheme: str
     first_bytes: float | None  # capacity of the first bucket
     one_backward: bool  # torch runs the backward passes of all workers of this process one after another
@@ -93,6 +96,16 @@ class StepExchange:
             raise _native.OrderError("record_model: call it after the first step, which determines the order of the layers")
         self.schedule.measure()
         return self.schedule
+
+    @property
+    def worker(self) -> Worker:
+        """This worker."""
+        return self._worker
+
+    @property
+    def options(self) -> bucketing.Options:
+        """The options of synchronization."""
+        return self._options
 
     @property
     def buckets(self) -> Sequence[Bucket]:

@@ -105,6 +105,11 @@ class Synchronizer:
         return schedule
 
     @property
+    def module(self) -> torch.nn.Module:
+        """The wrapped module."""
+        return self._buffers.state.module
+
+    @property
     def session(self) -> _native.Session:
         return self._worker.session
 
@@ -418,6 +423,9 @@ def _worker(
         device,
         connection.kind,
         connection.payloads,
+        connection.without_ucx,
+        connection.one_machine,
+        connection.deadline.total_seconds(),
         # The network's all-reduce is a single phase, which leaves no gather phase for the next forward pass.
         dense_scheme="dense_ring" if options.schedule == "dear" else connection.dense_scheme,
         first_bytes=None if is_late else options.first_bytes,

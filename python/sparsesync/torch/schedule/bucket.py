@@ -268,13 +268,7 @@ class Bucket:
             return "at least half of its rows are not zero, or it is small"
         if self._scheme_option != "auto":
             return "given"
-        expected: dict[str, float] = {}
-        for candidate in choice["expected"]:  # best first; a scheme may be listed in several variants
-            expected.setdefault(candidate["scheme"], candidate["seconds"])
-        if not expected:
-            return "auto has not chosen yet"
-        listed = ", ".join(f"{name} {seconds * 1e3:.3g} ms" for name, seconds in list(expected.items())[:3])
-        return f"{'expected to be the fastest' if choice['settled'] else 'on trial'}: {listed}"
+        return reason_of(choice)
 
     @contextlib.contextmanager
     def _naming(self) -> Iterator[None]:
@@ -286,3 +280,14 @@ class Bucket:
             more = f" and {len(self.planned.members) - 4} more" if len(self.planned.members) > 4 else ""
             error.args = (f"{error} (while synchronizing {names}{more})", *error.args[1:])
             raise
+
+
+def reason_of(choice: dict[str, Any]) -> str:
+    """Returns why ``auto`` uses a scheme. choice: the result of Session.choice()."""
+    expected: dict[str, float] = {}
+    for candidate in choice["expected"]:  # best first; a scheme may be listed in several variants
+        expected.setdefault(candidate["scheme"], candidate["seconds"])
+    if not expected:
+        return "auto has not chosen yet"
+    listed = ", ".join(f"{name} {seconds * 1e3:.3g} ms" for name, seconds in list(expected.items())[:3])
+    return f"{'expected to be the fastest' if choice['settled'] else 'on trial'}: {listed}"
