@@ -6,6 +6,7 @@ Importing it registers the torch.distributed backend ``sparsesync``.
 from sparsesync.torch import backend as _backend
 from sparsesync.torch.backend import BackendOptions
 from sparsesync.torch.distributed import DistributedDataParallel
+from sparsesync.torch.explain import explain
 from sparsesync.torch.functional import all_reduce
 from sparsesync.torch.hook import CommHookState, comm_hook
 from sparsesync.torch.launch import LocalMember, local_group
@@ -33,6 +34,7 @@ __all__ = [
     "TopK",
     "all_reduce",
     "comm_hook",
+    "explain",
     "local_group",
     "record_model",
     "record_trace",
