@@ -87,7 +87,8 @@ class _Networks:
         self._until = given.until
         if _launchers.started_by_mpirun():
             self.words = "mpi"
-            self._join: Connect = _native.MpiWorld(self.seconds()).join
+            world = _native.MpiWorld(self.seconds())
+            self._join: Connect = lambda: world.join(self.seconds())
             return
         import torch.distributed as dist
         from torch._C._distributed_c10d import FileStore
@@ -96,19 +97,21 @@ class _Networks:
         from sparsesync.torch import process_group as over_group
 
         self.words = "gloo"
-        deadline = datetime.timedelta(seconds=self.seconds())
         if given.store:
             rank, size = given.rank, given.ranks
             store: c10d.Store = FileStore(given.store, size)
         else:
-            over_group.initialize(deadline, "started `python -m sparsesync doctor`")
+            over_group.initialize(self._deadline(), "started `python -m sparsesync doctor`")
             rank, size = dist.get_rank(), dist.get_world_size()
             store = c10d._get_process_group_store(c10d._get_default_group())
-        self._join = lambda: over_group.transport_between(store, rank, size, deadline)
+        self._join = lambda: over_group.transport_between(store, rank, size, self._deadline())
 
     def seconds(self) -> float:
         """Returns the timeout of a wait that begins now."""
         return _left(self._until)
+
+    def _deadline(self) -> datetime.timedelta:
+        return datetime.timedelta(seconds=self.seconds())
 
     def join(self) -> _native.Transport:
         """Returns this process's end of a new network over MPI or Gloo."""

@@ -102,7 +102,7 @@ def _of_wrapper(ddp: DistributedDataParallel) -> tuple[list[str], list[str]]:
     if not buckets:
         return [*said, "No step is complete: buckets and schemes are known after the first one."], advice
     of_buckets = [(bucket, bucket.statistics()) for bucket in buckets]
-    said.append(f"{steps} steps. Buckets, in the order of their gradients:")
+    said.append(f"{_counted(steps, 'step')}. Buckets, in the order of their gradients:")
     observed = _observed(synchronizer)
     for place, (bucket, taken) in enumerate(of_buckets):
         said.append(f"- {_bucket(bucket, taken, observed.get(place))}")
@@ -237,7 +237,7 @@ def _of_backend(module: torch.nn.Module, backend: SparseSyncBackend, find_unused
         f"Rank {backend.rank()} of {backend.size()} uses torch's DistributedDataParallel over the backend {NAME}.",
         f"Scheme {options.scheme}, values sent as {options.wire or 'they are'}.",
         f"Sparse gradients, summed by {NAME}: {_listed([f'{name} ({_shape(parameters[name])})' for name in sparse])}.",
-        f"Dense gradients, summed by torch's network: {len(dense)} of {units.size(size)} ({_listed(dense)}).",
+        f"Dense gradients, summed by torch's network: {_counted(len(dense), 'parameter')} of {units.size(size)} ({_listed(dense)}).",
     ]
     advice: list[str] = []
     deadline_s = (options.deadline or backend.timeout).total_seconds()
@@ -248,7 +248,8 @@ def _of_backend(module: torch.nn.Module, backend: SparseSyncBackend, find_unused
         )
         for shape in statistics["shapes"]:
             said.append(
-                f"- {shape['tensor']}, {shape['reduction']}: {shape['operations']} operations. Scheme {shape['scheme']}: {shape['why']}."
+                f"- {shape['tensor']}, {shape['reduction']}: {_counted(shape['operations'], 'operation')}. Scheme {shape['scheme']}: "
+                f"{shape['why']}."
             )
         if statistics["without_ucx"]:
             said.append(f"UCX is not used: {statistics['without_ucx']}.")
@@ -299,6 +300,10 @@ def _listed(names: Iterable[str]) -> str:
     names = list(names)
     more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
     return f"{', '.join(names[:_MOST_NAMES])}{more}" if names else "none"
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{units.count(count)} {noun}{'' if count == 1 else 's'}"
 
 
 def _percent(share: float) -> str:

@@ -257,7 +257,7 @@ def test_launched_over_the_backend(has_ucx: bool, tmp_path: Path) -> None:
     assert sparse.startswith("Rank 1 of 2 uses torch's DistributedDataParallel over the backend sparsesync.\n")
     assert "Scheme balanced, values sent as bf16." in sparse
     assert "Sparse gradients, summed by sparsesync: 0.weight (4,000 x 8, f32)." in sparse
-    assert "Dense gradients, summed by torch's network: 2 of 72 B (1.weight, 1.bias)." in sparse
+    assert "Dense gradients, summed by torch's network: 2 parameters of 72 B (1.weight, 1.bias)." in sparse
     assert re.search(rf"Sparse all-reduces on cpu run over {'UCX' if has_ucx else 'Gloo'}: [\d.]+ k?B sent", sparse)
     assert "- 4000x8 f32, sum: 3 operations. Scheme balanced: given." in sparse
     assert not any("sparse=True" in each for each in advice_in(sparse))

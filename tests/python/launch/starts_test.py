@@ -321,6 +321,12 @@ LIMITED = {
     ("backend.py", "dist.ProcessGroupGloo"): "timeout=timeout",
     ("backend.py", "said.wait"): "_LEAVING",
     ("sparse_reducer.py", "thread.join"): "_LEAVING_S",
+    ("links.py", "_native.MpiWorld"): "self.seconds()",
+    ("links.py", "world.join"): "self.seconds()",
+    ("links.py", "_native.ucx_over"): "self.seconds()",
+    ("links.py", "networks.join().all_gather"): "networks.seconds()",
+    ("probes.py", "_native.MpiWorld"): "seconds",
+    ("processes.py", "process.wait"): "",  # seconds, or _AFTER_KILL_S
 }
 # These calls do not wait, or wait for calls that are listed here.
 WITHOUT = {
@@ -341,6 +347,8 @@ WITHOUT = {
     ("sparse_reducer.py", "operation.after.wait"): "the deadline of the session",
     ("sparse_reducer.py", "last.wait"): "the deadline of the session",
     ("hook.py", "dist.all_reduce"): "the timeout of the group in torch's first step",
+    ("links.py", "self.join"): "connects within seconds()",
+    ("links.py", "networks.join"): "connects within seconds()",
 }
 
 
@@ -360,8 +368,9 @@ def waits_in(path: Path) -> list[tuple[str, str]]:
 
 
 def test_every_wait_has_a_limit() -> None:
-    folder = Path(sparsesync.torch.__file__).resolve().parent
-    found = [(path.name, *each) for path in sorted(folder.rglob("*.py")) for each in waits_in(path)]
+    package = Path(sparsesync.__file__).resolve().parent
+    files = [path for folder in ("torch", "doctor") for path in sorted((package / folder).rglob("*.py"))]
+    found = [(path.name, *each) for path in files for each in waits_in(path)]
     unlisted = [each for each in found if each[:2] not in {**LIMITED, **WITHOUT}]
     assert unlisted == [], "add the limits of these to LIMITED or WITHOUT"
     for file, callee, call in found:
