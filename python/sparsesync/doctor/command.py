@@ -8,7 +8,6 @@ import json
 import os
 import shutil
 import sys
-import tempfile
 import textwrap
 import time
 from collections.abc import Mapping, Sequence
@@ -24,7 +23,7 @@ from sparsesync.doctor.processes import Outcome
 
 _LEAST_TIMEOUT_S = 1.0
 _PROBES_SHARE = 0.5  # of the time limit
-_PAIR_SHARE = 0.6  # of the rest, for the first pair of processes; the second one gets what is left
+_PAIR_SHARE = 0.7  # of the time limit, for the first pair of processes; the second one gets what is left
 _FOR_ERRORS_S = 1.5  # time to report an error after the last wait of a process
 _WIDTH = 100  # columns of the table
 
@@ -46,28 +45,57 @@ def probe_all(names: Sequence[str], seconds: float) -> dict[str, Outcome]:
     return run_all(commands, seconds)
 
 
-def run_all(commands: Mapping[str, Sequence[str]], seconds: float, environment: Mapping[str, str] | None = None) -> dict[str, Outcome]:
+def run_all(commands: Mapping[str, Sequence[str]], seconds: float) -> dict[str, Outcome]:
     """Runs commands at the same time. Returns their outcomes by name."""
     with concurrent.futures.ThreadPoolExecutor(max(1, len(commands))) as pool:
-        started = {name: pool.submit(processes.run, command, seconds, environment) for name, command in commands.items()}
+        started = {name: pool.submit(processes.run, command, seconds) for name, command in commands.items()}
         return {name: each.result() for name, each in started.items()}
 
 
 def examine(timeout_s: float) -> Findings:
     """Examines this machine and measures links, for at most ``timeout_s`` seconds."""
     clock = Clock(timeout_s)
-    host, findings = Host.here(), Findings()
-    if not _is_launched():
-        mpi = _examine_machine(findings, host, clock, with_mpi=True)
-        if mpi is not None:
-            found.add_mpi(findings, mpi)
-            if not _launchers.signs_of_others():
-                found.add_links(findings, _measure_here(findings, host, clock))
-        return findings
+    findings = Findings()
+    if _is_launched():
+        _examine_ranks(findings, clock)
+    else:
+        _examine_here(findings, clock)
+    return findings
+
+
+def _examine_here(findings: Findings, clock: Clock) -> None:
+    """Adds the findings of a process that no launcher started."""
+    host = Host.here()
+    if _launchers.signs_of_others():
+        outcomes = probe_all([*PROBES], clock.left(_PROBES_SHARE))
+        if _add_machine(findings, host, outcomes):
+            found.add_mpi(findings, found.facts_of(outcomes["mpi"]))
+        return
+    # Importing torch takes the longest, so the processes that measure links begin at once, and also report on torch.
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        pair = pool.submit(_run_pair, host, clock.left(_PAIR_SHARE if shutil.which("mpirun") else 1.0))
+        outcomes = probe_all([name for name in PROBES if name != "torch"], clock.left(_PROBES_SHARE))
+        by_pair = pair.result()
+    of_torch = [each["torch"] for each in by_pair.facts if "torch" in each]
+    outcomes["torch"] = Outcome(of_torch, "" if of_torch else by_pair.problem)
+    if not _add_machine(findings, host, outcomes):
+        return
+    found.add_mpi(findings, found.facts_of(outcomes["mpi"]))
+    links = links_in(by_pair) if findings.is_ok("Gloo") else []
+    if findings.is_ok("MPI") and findings.is_ok("mpirun"):
+        links += _measure_mpi(host, clock.left(), with_ucx=findings.is_ok("UCX") and not links)
+    found.add_links(findings, links)
+
+
+def _examine_ranks(findings: Findings, clock: Clock) -> None:
+    """Adds the findings of a process of a launcher: those of its machine, of all links, and of other machines."""
     # A rank initializes MPI once, to measure its links.
     with_mpi = "OMPI_COMM_WORLD_SIZE" not in os.environ
-    examines = _is_first_of_machine()
-    mpi = _examine_machine(findings, host, clock, with_mpi) if examines else None
+    examines, mpi = _is_first_of_machine(), None
+    if examines:
+        outcomes = probe_all([name for name in PROBES if with_mpi or name != "mpi"], clock.left(_PROBES_SHARE))
+        if _add_machine(findings, Host.here(), outcomes) and with_mpi:
+            mpi = found.facts_of(outcomes["mpi"])
     seconds = clock.left()
     facts = {"rows": [vars(row) for row in findings.rows], "todo": findings.todo} if examines else None
     outcome = processes.run([*_links(seconds), "--ucx", "--facts", json.dumps(facts)], seconds)
@@ -78,23 +106,20 @@ def examine(timeout_s: float) -> Findings:
         found.add_mpi(findings, mpi)
     found.add_links(findings, links)
     found.merge(findings, next((each["gathered"] for each in outcome.facts if "gathered" in each), []))
-    return findings
 
 
-def _examine_machine(findings: Findings, host: Host, clock: Clock, with_mpi: bool) -> dict[str, Any] | None:
-    """Adds the rows of this machine. Returns the facts of MPI; None if it was not examined."""
-    outcomes = probe_all([name for name in PROBES if with_mpi or name != "mpi"], clock.left(_PROBES_SHARE))
+def _add_machine(findings: Findings, host: Host, outcomes: Mapping[str, Outcome]) -> bool:
+    """Adds the rows of this machine, except those of MPI. Returns whether the compiled module can be loaded."""
     loads = found.add_build(findings, outcomes["build"])
     found.add_python(findings, outcomes["numpy"])
     found.add_network(findings, host)
     found.add_launcher(findings)
     found.add_environment(findings, os.environ)
-    if not loads:
-        return None  # the other probes fail for the same reason
-    found.add_torch(findings, outcomes["torch"], host)
-    found.add_ucx(findings, outcomes["ucx"])
-    found.add_gpu(findings, outcomes["gpu"])
-    return found.facts_of(outcomes["mpi"]) if with_mpi else None
+    if loads:  # otherwise the other probes fail for the same reason
+        found.add_torch(findings, outcomes["torch"], host)
+        found.add_ucx(findings, outcomes["ucx"])
+        found.add_gpu(findings, outcomes["gpu"])
+    return loads
 
 
 def _is_launched() -> bool:
@@ -122,28 +147,23 @@ def _links(seconds: float) -> list[str]:
     return processes.module("sparsesync.doctor.links", "--until", time.monotonic() + seconds - _FOR_ERRORS_S)
 
 
-def _measure_here(findings: Findings, host: Host, clock: Clock) -> list[dict[str, Any]]:
-    """Measures the links between two processes of this machine, over each transport that is usable."""
-    with_torch = findings.is_ok("torch") and findings.is_ok("Gloo")
-    with_mpi = findings.is_ok("MPI") and findings.is_ok("mpirun")
-    interface = {"GLOO_SOCKET_IFNAME": host.interface, **os.environ}
-    path = ["--path", f"TCP over {interface['GLOO_SOCKET_IFNAME']}"]
-    ucx = ["--ucx"] if findings.is_ok("UCX") else []
-    links: list[dict[str, Any]] = []
-    if with_torch:
-        seconds = clock.left(_PAIR_SHARE if with_mpi else 1.0)
-        with tempfile.TemporaryDirectory(prefix="sparsesync-doctor-") as folder:
-            pair = ["--store", f"{folder}/store", "--ranks", "2"]
-            commands = {rank: [*_links(seconds), *path, *ucx, *pair, "--rank", rank] for rank in ("0", "1")}
-            outcomes = run_all(commands, seconds, interface)
-        links += links_in(outcomes["0"], outcomes["1"].problem)
-    if with_mpi:
-        seconds = clock.left()
-        program = shutil.which("mpirun")
-        assert program is not None
-        command = [program, "-np", "2", *_links(seconds), *path, *([] if with_torch else ucx)]
-        links += links_in(processes.run(command, seconds, {**_of_open_mpi(interface["GLOO_SOCKET_IFNAME"]), **interface}))
-    return links
+def _run_pair(host: Host, seconds: float) -> Outcome:
+    """Examines torch, and measures the links between two processes of this machine over Gloo and UCX."""
+    environment = {"GLOO_SOCKET_IFNAME": host.interface, **os.environ}
+    return processes.run([*_links(seconds), "--pair", "--ucx", *_path(environment)], seconds, environment)
+
+
+def _measure_mpi(host: Host, seconds: float, with_ucx: bool) -> list[dict[str, Any]]:
+    """Measures the links between two processes of this machine that mpirun starts."""
+    environment = {"GLOO_SOCKET_IFNAME": host.interface, **os.environ}
+    program = shutil.which("mpirun")
+    assert program is not None
+    command = [program, "-np", "2", *_links(seconds), *_path(environment), *(["--ucx"] if with_ucx else [])]
+    return links_in(processes.run(command, seconds, {**_of_open_mpi(environment["GLOO_SOCKET_IFNAME"]), **environment}))
+
+
+def _path(environment: Mapping[str, str]) -> list[str]:
+    return ["--path", f"TCP over {environment['GLOO_SOCKET_IFNAME']}"]
 
 
 def _of_open_mpi(interface: str) -> dict[str, str]:
@@ -159,25 +179,18 @@ def _of_open_mpi(interface: str) -> dict[str, str]:
     }
 
 
-def links_in(outcome: Outcome, of_other: str = "") -> list[dict[str, Any]]:
-    """Returns the links that a process reported. A link whose measurement began and did not end has the problem of the process.
-
-    of_other: problem of the process at the other end.
-    """
+def links_in(outcome: Outcome) -> list[dict[str, Any]]:
+    """Returns the links that a process reported. A link whose measurement began and did not end has the problem of the process."""
     links = [
         {"transport": each["link"], **{key: value for key, value in each.items() if key != "link"}}
         for each in outcome.facts
         if "link" in each
     ]
-    for each in links:
-        if "problem" in each and of_other:
-            each["problem"] = f"{each['problem']}; the other process {of_other}"
     ended = {(each["transport"], each["path"]) for each in links}
     begun = [each for each in outcome.facts if "began" in each]
     for each in begun:
         if (each["began"], each["path"]) not in ended:
-            problem = f"the measurement {outcome.problem or f'of the other process {of_other}'}"
-            links.append({"transport": each["began"], "path": each["path"], "problem": problem})
+            links.append({"transport": each["began"], "path": each["path"], "problem": f"the measurement {outcome.problem}"})
     if not begun and outcome.problem:
         links.append({"transport": "all", "path": "", "problem": f"the measurement {outcome.problem}"})
     return links

@@ -15,12 +15,13 @@ from sparsesync import _laboratory, _launchers
 from sparsesync import _units as units
 from sparsesync.doctor import environment
 from sparsesync.doctor.host import Host
-from sparsesync.doctor.processes import Outcome
+from sparsesync.doctor.processes import IN_TIME, Outcome
 
 State = Literal["ok", "missing", "unusable"]
 OLDEST_TORCH, OLDEST_WITH_BACKEND = (2, 6), (2, 15)
 # Rows whose details must be equal on all machines.
 _EQUAL = ("sparsesync", "torch", "UCX", "NCCL")
+_AGAIN = "A check did not end in time: if the machine is busy, repeat it with a longer --timeout."
 _ORDER = (
     "sparsesync", "machine", "laboratory", "Python", "NumPy", "torch", "torch backend", "Gloo", "UCX", "MPI", "mpirun", "GPU", "NCCL",
     "network", "launcher", "environment",
@@ -47,7 +48,7 @@ class Findings:
     def add(self, name: str, state: State, detail: str, *todo: str) -> None:
         """Adds a row, and instructions that are not listed yet."""
         self.rows.append(Row(name, state, detail))
-        sentences = [each if each.endswith((".", "!")) else f"{each}." for each in todo]
+        sentences = [_AGAIN if IN_TIME in each else each if each.endswith((".", "!")) else f"{each}." for each in todo]
         self.todo = list(dict.fromkeys([*self.todo, *sentences]))
 
     def sort(self) -> None:

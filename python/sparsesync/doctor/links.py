@@ -1,6 +1,7 @@
 """Measures the links between processes over each transport: ``python -m sparsesync.doctor.links``, started on all ranks.
 
-The processes meet through MPI if mpirun started them, through torch's store if torchrun did, and otherwise through a file.
+The processes meet through MPI if mpirun started them, and through torch's store if torchrun did. With ``--pair``, this process examines
+torch, starts the other process itself, and they meet through a file.
 """
 
 from __future__ import annotations
@@ -97,9 +98,9 @@ class _Networks:
         from sparsesync.torch import process_group as over_group
 
         self.words = "gloo"
-        if given.store:
-            rank, size = given.rank, given.ranks
-            store: c10d.Store = FileStore(given.store, size)
+        if given.pair:
+            rank, size = given.rank, 2
+            store: c10d.Store = FileStore(f"{given.report}.store", size)
         else:
             over_group.initialize(self._deadline(), "started `python -m sparsesync doctor`")
             rank, size = dist.get_rank(), dist.get_world_size()
@@ -127,14 +128,23 @@ class _Networks:
         """Yields the networks to measure: transport, path within a machine, and the function that connects it."""
         is_local = bool(given.path)
         yield self.words, given.path, self.join
-        if not given.ucx:
-            return
+        if not given.ucx or (is_local and not _has_ucx()):
+            return  # ranks of a launcher find out together, because connecting them names the rank that lacks it
         if is_local and "UCX_TLS" not in os.environ:
             yield "ucx", "shared memory", self.over_ucx
             os.environ["UCX_TLS"] = _WITHOUT_SHARED_MEMORY  # UCX reads it when it connects
             yield "ucx", given.path, self.over_ucx
         else:
             yield "ucx", f"UCX_TLS={os.environ['UCX_TLS']}" if "UCX_TLS" in os.environ else "", self.over_ucx
+
+
+def _has_ucx() -> bool:
+    from sparsesync import _native
+
+    try:
+        return bool(_native.ucx_version())
+    except _native.Error:
+        return False
 
 
 def _left(until: float) -> float:
@@ -148,28 +158,44 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--ucx", action="store_true", help="measure UCX, too")
     parser.add_argument("--facts", default="null", help="JSON that is gathered from all ranks")
     parser.add_argument("--path", default="", help="path between processes of one machine, such as TCP; for the report")
-    parser.add_argument("--store", help="file through which processes meet that no launcher started")
-    parser.add_argument("--rank", type=int)
-    parser.add_argument("--ranks", type=int)
+    parser.add_argument("--pair", action="store_true", help="start the other process, too")
     parser.add_argument("report", help="file for the facts")
     given = parser.parse_args(arguments)
     processes.limit_this_process(_left(given.until) + 2)
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-    # mpirun gives both of the processes that doctor starts the same file.
-    shares_report = given.path and os.environ.get("OMPI_COMM_WORLD_RANK", "0") != "0"
-    report = processes.Report(os.devnull if shares_report else given.report)
+    report = processes.Report(given.report)
+    if not given.pair:
+        # mpirun gives both of the processes that doctor starts the same file.
+        shares_report = given.path and os.environ.get("OMPI_COMM_WORLD_RANK", "0") != "0"
+        _measure_all(given, processes.Report(os.devnull) if shares_report else report)
+        return
+    facts = probes.torch(_left(given.until))
+    report.add(torch=facts)
+    if facts.get("problem") or not facts["gloo"]:
+        return
+    other = os.fork()  # the import of torch takes seconds of CPU time, and is not repeated
+    given.rank = 0 if other else 1
+    if other:
+        _measure_all(given, report, other)
+    else:
+        processes.limit_this_process(_left(given.until) + 2)
+        _measure_all(given, processes.Report(os.devnull))
+
+
+def _measure_all(given: argparse.Namespace, report: processes.Report, other: int | None = None) -> None:
+    """Connects the processes, and measures each network. other: process of the other end, if this one started it."""
     from sparsesync import _native
 
-    own = json.dumps({"host": socket.gethostname(), "facts": json.loads(given.facts)}).encode()
     transport = "mpi" if _launchers.started_by_mpirun() else "gloo"
     path = given.path
     report.add(began=transport, path=path)
     try:
         networks = _Networks(given)
         if not given.path:
+            own = json.dumps({"host": socket.gethostname(), "facts": json.loads(given.facts)}).encode()
             report.add(gathered=[json.loads(each) for each in networks.join().all_gather(own, networks.seconds())])
     except _native.Error as error:
-        report.add(link=transport, path=path, problem=str(error))
+        report.add(link=transport, path=path, problem=f"{error}{_end_of(other)}")
         return
     if transport == "mpi":
         report.add(version=probes.mpi_library())
@@ -178,9 +204,18 @@ def main(arguments: list[str]) -> None:
         try:
             report.add(link=transport, path=path, **measure(connect(), networks.seconds()))
         except _native.Error as error:
-            report.add(link=transport, path=path, problem=str(error))
+            report.add(link=transport, path=path, problem=f"{error}{_end_of(other)}")
             if transport == networks.words:
                 return  # UCX needs it to connect
+
+
+def _end_of(process: int | None) -> str:
+    """Returns how the other process ended, for a message; empty if it runs or ended well."""
+    if process is None:
+        return ""
+    ended, status = os.waitpid(process, os.WNOHANG)
+    code = os.waitstatus_to_exitcode(status) if ended else 0
+    return f"; the other process {processes.ended(code)}" if code else ""
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from typing import IO, Any
 
+IN_TIME = "did not end within"  # begin of the problem of a process that exceeded its limit
 _AFTER_KILL_S = 1.0  # wait for a killed process, which a driver may hold longer
 
 
@@ -78,7 +79,7 @@ def _problem(process: subprocess.Popen[bytes], seconds: float, errors: IO[bytes]
     try:
         status = process.wait(seconds)
     except subprocess.TimeoutExpired:
-        return f"did not end within {seconds:.3g} s{_quoted(errors)}"
+        return f"{IN_TIME} {seconds:.3g} s{_quoted(errors)}"
     finally:
         if process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
@@ -87,7 +88,12 @@ def _problem(process: subprocess.Popen[bytes], seconds: float, errors: IO[bytes]
                 process.wait(_AFTER_KILL_S)
     if status == 0:
         return ""
-    return f"ended {f'by {signal.Signals(-status).name}' if status < 0 else f'with status {status}'}{_quoted(errors)}"
+    return f"{ended(status)}{_quoted(errors)}"
+
+
+def ended(status: int) -> str:
+    """Returns how a process ended. status: its exit status, or the negative number of a signal."""
+    return f"ended by {signal.Signals(-status).name}" if status < 0 else f"ended with status {status}"
 
 
 def _quoted(errors: IO[bytes]) -> str:
