@@ -22,8 +22,8 @@ from sparsesync.doctor.probes import PROBES
 from sparsesync.doctor.processes import Outcome
 
 _LEAST_TIMEOUT_S = 1.0
-_PROBES_SHARE = 0.5  # of the time limit
-_PAIR_SHARE = 0.7  # of the time limit, for the first pair of processes; the second one gets what is left
+_PROBES_SHARE = 0.5  # share of the time limit
+_PAIR_SHARE = 0.7  # share for the first pair of processes; the second one gets what is left
 _FOR_ERRORS_S = 1.5  # time to report an error after the last wait of a process
 _WIDTH = 100  # columns of the table
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -20,6 +21,7 @@ from sparsesync.torch.schedule.bucket import Bucket
 from sparsesync.torch.schedule.bucketing import LEAST_ELEMENTS, MOST_ROWS, sparse_parameters
 from sparsesync.torch.synchronizer import Synchronizer
 
+_WIDTH = 100  # columns of the text
 _MOST_NAMES = 4  # names of parameters in a sentence
 _SETTINGS_OF_UCX = "install it on all machines; `python -m sparsesync doctor` says how"
 _EXPOSED = 0.5  # share of the communication from which a schedule that hides more is worth a try
@@ -48,7 +50,7 @@ def explain(module: torch.nn.Module) -> str:
         module: A ``DistributedDataParallel`` of this package, or torch's over the backend ``sparsesync``.
 
     Returns:
-        Sentences about the transport, the buckets and their schemes, bytes and times per step, and advice, as lines of text.
+        Sentences about the transport, the buckets and their schemes, bytes and times per step, and advice. Lines have at most 100 columns.
 
     Raises:
         InputError: The module is neither.
@@ -76,8 +78,8 @@ def explain(module: torch.nn.Module) -> str:
 
 
 def _lines(said: Sequence[str], advice: Sequence[str]) -> str:
-    heading = ["Advice:"] if advice else ["No advice."]
-    return "\n".join([*said, *heading, *(f"- {each}" for each in advice)])
+    lines = [*said, "Advice:" if advice else "No advice.", *(f"- {each}" for each in advice)]
+    return "\n".join(textwrap.fill(each, _WIDTH, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False) for each in lines)
 
 
 # ---- The wrapper of this package

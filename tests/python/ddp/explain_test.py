@@ -18,7 +18,7 @@ import launching  # noqa: E402 (needs torch)
 import sparsesync  # noqa: E402 (needs torch)
 import torch.distributed as dist  # noqa: E402 (needs torch)
 from sparsesync import _units as units  # noqa: E402 (needs torch)
-from sparsesync.torch import DistributedDataParallel, explain  # noqa: E402 (needs torch)
+from sparsesync.torch import DistributedDataParallel  # noqa: E402 (needs torch)
 from workers import good, run_workers, seeded  # noqa: E402 (needs torch)
 
 ROWS, WIDTH = 4000, 8
@@ -27,6 +27,13 @@ ROWS, WIDTH = 4000, 8
 def model(sparse: bool = True, rows: int = ROWS) -> torch.nn.Module:
     with seeded(1):
         return torch.nn.Sequential(torch.nn.EmbeddingBag(rows, WIDTH, sparse=sparse), torch.nn.Linear(WIDTH, 2))
+
+
+def explain(module: torch.nn.Module) -> str:
+    """Returns the explanation without line breaks within a sentence or an item."""
+    text = sparsesync.torch.explain(module)
+    assert all(len(line) <= 100 for line in text.splitlines()), text
+    return text.replace("\n  ", " ")
 
 
 def step(ddp: Any, first: int, count: int, scale: float = 1) -> None:
@@ -251,8 +258,8 @@ def test_launched_over_the_backend(has_ucx: bool, tmp_path: Path) -> None:
     program.write_text(PROGRAM, encoding="utf-8")
     setting = {} if has_ucx else {"SPARSESYNC_UCX_LIBRARY": "/nonexistent"}
     more = {**setting, "SPARSESYNC_BACKEND_SCHEME": "balanced", "SPARSESYNC_BACKEND_WIRE": "bf16"}
-    found = launching.outcomes(launching.torchrun(2, program, tmp_path), tmp_path, 2, **more)
-    (before, sparse), (_, dense), (_, ours) = found[1]
+    _, found = launching.outcomes(launching.torchrun(2, program, tmp_path), tmp_path, 2, **more)
+    (before, sparse), (_, dense), (_, ours) = [[text.replace("\n  ", " ") for text in pair] for pair in found]
     assert "No sparse all-reduce has run." in before
     assert sparse.startswith("Rank 1 of 2 uses torch's DistributedDataParallel over the backend sparsesync.\n")
     assert "Scheme balanced, values sent as bf16." in sparse
