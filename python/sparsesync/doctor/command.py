@@ -222,6 +222,8 @@ def _described(links: Sequence[Mapping[str, Any]]) -> str:
     measured = next((each for each in links if "ranks" in each), None)
     if measured is None:
         return "none could be measured"
+    if measured["ranks"] == 1:
+        return "none, because there is one rank"
     if any(each["path"] for each in links):
         return "latency and rate between two processes of this machine"
     machines = "1 machine" if measured["machines"] == 1 else f"{measured['machines']} machines"

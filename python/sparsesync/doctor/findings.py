@@ -61,8 +61,8 @@ class Findings:
 
     @property
     def usable(self) -> bool:
-        """Whether a measured link shows that workers can be connected."""
-        return any("rate_bps" in link for link in self.links)
+        """Whether workers were connected over any transport."""
+        return any("problem" not in link for link in self.links)
 
 
 def version_of(text: str) -> tuple[int, ...]:
@@ -282,6 +282,8 @@ def add_links(findings: Findings, links: Iterable[dict[str, Any]]) -> None:
         if "problem" in link:
             problem = link["problem"]
             findings.add(name, "unusable", f"{_prefix(link)}{problem}", f"Repair the links over {link['transport']}: {problem}")
+        elif link["ranks"] == 1:
+            findings.add(name, "ok", "one rank: there is no link to measure")
         else:
             findings.add(name, "ok", f"{_prefix(link)}{units.seconds(link['latency_s'])}, {units.rate(link['rate_bps'])}")
 

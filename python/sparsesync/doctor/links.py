@@ -27,9 +27,9 @@ _LATENCY_S = 0.15  # duration of the measurement of the latency, approximately
 _RATE_S = 0.1  # duration of each of the three transfers that measure the rate
 _PIECE = 1 << 20  # bytes that Session.broadcast passes on at once
 _LEAST_BYTES, _MOST_BYTES = 1 << 18, 1 << 26
-Connect = Callable[[], "_native.Transport"]
-
 _WITHOUT_SHARED_MEMORY = "tcp,self"  # value of UCX_TLS
+
+Connect = Callable[[], "_native.Transport"]
 
 
 def measure(transport: _native.Transport, deadline_s: float) -> dict[str, Any]:
@@ -37,13 +37,15 @@ def measure(transport: _native.Transport, deadline_s: float) -> dict[str, Any]:
 
     Returns:
         The median one-way latency of a link in seconds, ``latency_s``; the rate of the slowest link in bits/s, ``rate_bps``; and the
-        numbers of ``ranks`` and ``machines``.
+        numbers of ``ranks`` and ``machines``. A single rank has no link, so only these two.
     """
     import numpy as np
 
     from sparsesync import _native
 
     machines = len(set(transport.nodes))
+    if transport.size == 1:
+        return {"ranks": 1, "machines": 1}
     with _native.Session(transport, deadline_s=deadline_s) as session:
         last, word = session.size - 1, np.zeros(1, np.int64)
 

@@ -10,6 +10,7 @@ import pathlib
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -88,8 +89,10 @@ def test_this_machine_without_mpi_and_ucx(tmp_path: pathlib.Path) -> None:
         assert said.row(name).state == "ok", said.row(name)
     assert said.row("mpirun") == Row("mpirun", "missing", "not on PATH")
     assert "install Open MPI" in said.todo
-    assert said.row("UCX").state == "missing" and "SPARSESYNC_UCX_LIBRARY '/nonexistent'" in said.row("UCX").detail
-    assert "Set SPARSESYNC_UCX_LIBRARY to libucp.so.0" in said.todo
+    assert said.row("UCX").state == "missing"
+    if has_ucx():  # otherwise the build may be without it
+        assert "SPARSESYNC_UCX_LIBRARY '/nonexistent'" in said.row("UCX").detail
+        assert "Set SPARSESYNC_UCX_LIBRARY to libucp.so.0" in said.todo
     assert said.row("environment") == Row("environment", "unusable", "unknown: SPARSESYNC_LOGG, SPARSESYNC_OF_OTHERS")
     assert "Rename the environment variable SPARSESYNC_LOGG to SPARSESYNC_LOG, or unset it." in said.todo
     assert "Unset the variable SPARSESYNC_OF_OTHERS." in said.todo
@@ -171,6 +174,15 @@ def test_launched_by_torchrun_rank_0_prints_the_links_of_the_ranks() -> None:
     assert measured(said) == [("gloo", 2, 1), *([("ucx", 2, 1)] if has_ucx() else [])]
 
 
+def test_launched_as_one_rank_there_is_no_link() -> None:
+    pytest.importorskip("torch", reason="PyTorch is not installed; run scripts/setup")
+    done = launching.run([*launching.torchrun(1, pathlib.Path("-m"), "sparsesync", "doctor", "--json", "--timeout", LONG)])
+    assert done.returncode == 0, done
+    said = Said(0, json.loads(done.stdout))
+    assert said.document["links"][0] == {"transport": "gloo", "path": "", "ranks": 1, "machines": 1}
+    assert said.row("link gloo") == Row("link gloo", "ok", "one rank: there is no link to measure")
+
+
 @pytest.mark.skipif(shutil.which("mpirun") is None, reason="mpirun is not installed")
 def test_launched_by_mpirun_rank_0_prints_the_links_of_the_ranks() -> None:
     line = [str(ROOT / "cmake/mpirun.sh"), "-np", "3", "--mca", "btl", "tcp,self", sys.executable, "-m", "sparsesync", "doctor", "--json"]
@@ -180,6 +192,31 @@ def test_launched_by_mpirun_rank_0_prints_the_links_of_the_ranks() -> None:
     assert said.row("launcher").detail == "mpirun, 3 processes"
     assert said.row("MPI").state == "ok" and said.row("MPI").detail.startswith("Open MPI")
     assert measured(said) == [("mpi", 3, 1), *([("ucx", 3, 1)] if has_ucx() else [])]
+
+
+def test_launched_on_two_machines_rank_0_prints_what_differs() -> None:
+    """Both ranks are the first of their machines, and the second one lacks UCX."""
+    pytest.importorskip("torch", reason="PyTorch is not installed; run scripts/setup")
+    if not has_ucx():
+        pytest.skip("UCX is not available")
+    of_both = {"WORLD_SIZE": "2", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(launching.free_port())}
+    line = [sys.executable, "-m", "sparsesync", "doctor", "--json", "--timeout", LONG]
+    other = subprocess.Popen(
+        line, env=variables(**of_both, RANK="1", SPARSESYNC_UCX_LIBRARY="/nonexistent"), stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    )
+    try:
+        said = doctor(**of_both, RANK="0")
+        output, _ = other.communicate(timeout=300)
+    finally:
+        other.kill()
+        other.wait()
+    assert (said.status, other.returncode, output) == (0, 0, b""), "rank 1 prints nothing"
+    host = socket.gethostname()
+    rows = [row["detail"] for row in said.document["rows"] if row["name"] == "UCX"]
+    assert any(row.startswith(f"rank 1 on {host}: cannot load UCX from SPARSESYNC_UCX_LIBRARY") for row in rows), rows
+    assert f"On {host}: Set SPARSESYNC_UCX_LIBRARY" in said.todo
+    assert measured(said) == [("gloo", 2, 1)]
+    assert said.row("link ucx").state == "unusable", "connecting names the rank that lacks it"
 
 
 def test_launched_alone_the_missing_rank_is_named() -> None:
