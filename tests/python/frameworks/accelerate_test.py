@@ -1,0 +1,66 @@
+"""Accelerate over the backend `sparsesync`, and with the wrapper."""
+# ctest: PROCESSORS 2
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch", reason="PyTorch is not installed; run scripts/setup")
+pytest.importorskip("accelerate", reason="Accelerate is not installed; run scripts/setup")
+
+import launching
+import training
+
+PROGRAM = Path(__file__).with_name("accelerate_cases.py")
+WRAPPERS = {"backend": "torch.nn.parallel.distributed", "wrapper": "sparsesync.torch.distributed"}
+BOTH = pytest.mark.parametrize("wrapper", list(WRAPPERS))
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
+    """The results of all cases on both ranks. One program runs them, because importing Accelerate takes seconds."""
+    folder = tmp_path_factory.mktemp("accelerate")
+    command = launching.torchrun(training.WORKERS, PROGRAM, folder)
+    return launching.outcomes(command, folder, training.WORKERS, PYTHONHASHSEED="0", SPARSESYNC_BACKEND_SCHEME="balanced")
+
+
+def of(found: list[Any], case: str) -> list[Any]:
+    return [each[case] for each in found]
+
+
+@BOTH
+def test_training(wrapper: str, found: list[Any]) -> None:
+    training.expect_trained(of(found, wrapper))
+    for each in of(found, wrapper):
+        assert (each["wrapper"], each["workers"], each["unwraps"]) == (WRAPPERS[wrapper], training.WORKERS, True)
+
+
+@BOTH
+def test_clipped_gradients(wrapper: str, found: list[Any]) -> None:
+    training.expect_trained(of(found, f"{wrapper}, clipped"))
+    assert of(found, f"{wrapper}, clipped")[0]["moved"] < 0.5 * of(found, wrapper)[0]["moved"], "nothing was clipped"
+
+
+@BOTH
+def test_accumulated_gradients(wrapper: str, found: list[Any]) -> None:
+    training.expect_trained(of(found, f"{wrapper}, accumulated"), steps=training.STEPS // 2)
+    for accumulated, each in zip(of(found, f"{wrapper}, accumulated"), of(found, wrapper), strict=True):
+        assert accumulated["sent"] < each["sent"], "gradients were sent in each step"
+
+
+@BOTH
+def test_bf16(wrapper: str, found: list[Any]) -> None:
+    """The reference rounds sums of other batches."""
+    training.expect_trained(of(found, f"{wrapper}, bf16"), tolerance=2e-3)
+
+
+def test_accelerate_refuses_the_name_on_the_cpu(found: list[Any]) -> None:
+    """The page of frameworks says so, and initializes the group instead."""
+    assert of(found, "refused") == ["Your assigned backend sparsesync is not available, please use gloo"] * training.WORKERS
+
+
+def test_no_thread_is_left(found: list[Any]) -> None:
+    assert of(found, "threads left") == [[], []]
