@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import doctest
 import importlib
+import importlib.util
 import inspect
 import pkgutil
 
@@ -15,6 +16,8 @@ import sparsesync  # noqa: E402 (some examples need torch)
 
 # Examples that run only if the machine has a GPU and the build supports it.
 NEED_A_GPU = {"sparsesync.Device", "sparsesync.nccl_over"}
+# Modules for frameworks that may not be installed.
+OPTIONAL = {"sparsesync.lightning": "lightning", "sparsesync.ray": "ray"}
 # Documents mark output that varies, such as the text of an error, with "...".
 OPTIONS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 
@@ -23,6 +26,8 @@ def public_modules():
     """Returns the modules of the package, by name. A module is private if a part of its name begins with an underscore."""
     found = {sparsesync.__name__: sparsesync}
     for each in pkgutil.walk_packages(sparsesync.__path__, "sparsesync."):
+        if each.name in OPTIONAL and not importlib.util.find_spec(OPTIONAL[each.name]):
+            continue
         if not any(part.startswith("_") for part in each.name.split(".")):
             found[each.name] = importlib.import_module(each.name)
     return found
