@@ -1,9 +1,10 @@
 """PyTorch package: ``DistributedDataParallel``, sparse all-reduces, optimizer wrappers, sparsifiers, and recorders for training runs.
 
-Importing it registers the torch.distributed backend ``sparsesync``.
+Importing it registers the torch.distributed backend ``sparsesync``, and ``init_method="launcher://"`` for processes of srun and PMI.
 """
 
 from sparsesync.torch import backend as _backend
+from sparsesync.torch import launchers as _launchers
 from sparsesync.torch.backend import BackendOptions
 from sparsesync.torch.distributed import DistributedDataParallel
 from sparsesync.torch.explain import explain
@@ -44,3 +45,4 @@ __all__ = [
 ]
 
 _backend.register()
+_launchers.register()

@@ -19,6 +19,7 @@ import torch.distributed as dist
 
 from sparsesync import _native
 from sparsesync._launchers import signs_of_others, started_by_mpirun, started_by_torchrun
+from sparsesync.torch import launchers
 from sparsesync.torch import process_group as over_group
 from sparsesync.torch.device import CpuDevice
 from sparsesync.torch.safe_logging import log
@@ -317,8 +318,15 @@ def _close() -> None:
 
 
 def initialize_under_torchrun(deadline: datetime.timedelta | None) -> None:
-    """Initializes torch's default group, unless it is initialized or MPI or nothing connects the processes."""
-    if not dist.is_initialized() and started_by_torchrun() and not started_by_mpirun():
+    """Initializes torch's default group, unless it is initialized or MPI or nothing connects the processes.
+
+    For processes of srun or PMI it sets torchrun's variables first.
+    """
+    if dist.is_initialized() or started_by_mpirun():
+        return
+    if not started_by_torchrun():
+        os.environ.update(launchers.torch_variables())
+    if started_by_torchrun():
         over_group.initialize(deadline)
 
 
@@ -358,8 +366,8 @@ def find(
     """Connects the workers for data in host memory: over ``group``, or, without one, depending on the launcher.
 
     Processes that mpirun started are connected by MPI. Otherwise, torch's default group connects them if it is
-    initialized or if torchrun started them. Without a launcher the worker is alone. If torchrun runs within mpirun,
-    torchrun decides, and so does a default group of more processes.
+    initialized or if torchrun, srun or a launcher with PMI's variables started them. Without a launcher the worker is
+    alone. If torchrun runs within mpirun, torchrun decides, and so does a default group of more processes.
 
     deadline: seconds, or a timedelta; the timeout of the group if not given.
 
@@ -382,8 +390,8 @@ def find(
         if signs:
             raise _native.InputError(
                 f"this process is one of several ({', '.join(signs)}), and nothing says how to reach the others: start the program with "
-                "torchrun or with Open MPI's mpirun, or call torch.distributed.init_process_group() first, which reads MASTER_ADDR, "
-                "MASTER_PORT, RANK and WORLD_SIZE; process_group='alone' trains without the others"
+                "torchrun, srun or Open MPI's mpirun, or set MASTER_ADDR and MASTER_PORT to the host of rank 0 and a free port of it, and "
+                "RANK and WORLD_SIZE if the launcher does not; process_group='alone' trains without the others"
             )
         return _alone(deadline)
     of_group = dist.group.WORLD if group is None else group

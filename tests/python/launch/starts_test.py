@@ -298,7 +298,8 @@ def test_launched_by_mpi_workers_that_are_late_train(tmp_path: Path) -> None:
 
 WAITS = {
     *("wait", "join", "sleep", "acquire", "create_connection", "all_gather", "broadcast", "agree", "barrier", "register_bucket"),
-    *("TCPStore", "ProcessGroupGloo", "init_process_group", "MpiWorld", "nccl_over", "ucx_over", "select", "recv", "accept", "all_reduce"),
+    *("TCPStore", "ProcessGroupGloo", "init_process_group", "rendezvous", "MpiWorld", "nccl_over", "ucx_over", "select", "recv", "accept"),
+    "all_reduce",
 }
 # All waits of a Session end at its deadline_s, which is the wrapper's.
 OF_SESSION = {"session", "_session"}
@@ -309,6 +310,7 @@ LIMITED = {
     ("launch.py", "_native.ucx_over"): "connection.deadline",
     ("launch.py", "_native.MpiWorld"): "seconds",
     ("launch.py", "_mpi_worlds[0].join"): "seconds",
+    ("launchers.py", "rendezvous"): "timeout=timeout",
     ("process_group.py", "work.wait"): "seconds",
     ("process_group.py", "dist.init_process_group"): "timeout=wait",
     ("process_group.py", "TCPStore"): "timeout=connecting.left()",
