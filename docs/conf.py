@@ -34,6 +34,7 @@ breathe_show_include = False
 suppress_warnings = ["duplicate_declaration.cpp"]  # each header's page declares namespace sparsesync
 
 autodoc_default_options = {"members": True, "show-inheritance": True}
+autodoc_mock_imports = ["lightning", "ray"]  # the reference does not depend on installed frameworks
 autodoc_member_order = "groupwise"
 autodoc_typehints = "signature"
 napoleon_google_docstring = True

@@ -21,8 +21,8 @@ __all__ = ["TorchConfig"]
 class TorchConfig(ray_torch.TorchConfig):  # type: ignore[misc]  # Ray is optional, so it has no types here
     """Configuration of a ``TorchTrainer`` whose process group uses the backend ``sparsesync``.
 
-    Ray's own class with ``backend="sparsesync"`` does not suffice: Ray's workers make the process group before they import the
-    modules of the training function, so that the backend is unknown to them.
+    Ray's own class with ``backend="sparsesync"`` fails. Ray's workers create the process group before they import the modules of
+    the training function, so the backend is unknown to them.
 
     Args:
         backend: The backend, or backends of devices such as ``"cpu:sparsesync,cuda:nccl"``.

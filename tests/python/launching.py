@@ -35,11 +35,10 @@ def free_port() -> int:
             return port
 
 
-def run(command: list[str], timeout: float = 300, **more: str) -> subprocess.CompletedProcess[str]:
-    """Runs a command and everything that it starts, for at most `timeout` seconds, and leaves no process behind."""
-    process = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment(**more), start_new_session=True
-    )
+def run(command: list[str], timeout: float = 300, folder: Path | None = None, **more: str) -> subprocess.CompletedProcess[str]:
+    """Runs a command and everything that it starts, for at most `timeout` seconds, in `folder`, and leaves no process behind."""
+    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    process = subprocess.Popen(command, cwd=folder, env=environment(**more), start_new_session=True, **pipes)
     try:
         output, errors = process.communicate(timeout=timeout)
     except subprocess.TimeoutExpired:
@@ -69,6 +68,6 @@ def outcomes(command: list[str], folder: Path, workers: int, timeout: float = 30
     """Runs a command, for at most `timeout` seconds. Returns the content of RANK.json in `folder` for each rank. If a rank fails, fails
     with the complete output.
     """
-    done = run(command, timeout, **more)
+    done = run(command, timeout, None, **more)
     assert done.returncode == 0, f"{command} ended with status {done.returncode}\n{done.stdout}\n{done.stderr}"
     return [json.loads((folder / f"{rank}.json").read_text(encoding="utf-8")) for rank in range(workers)]

@@ -101,3 +101,9 @@ def test_without_lightning_an_error_says_how_to_install_it() -> None:
     assert done.stderr.splitlines()[-1] == (
         "ModuleNotFoundError: sparsesync.lightning needs the package lightning: pip install 'lightning>=2.6'"
     )
+
+
+def test_the_program_of_the_guide_trains(tmp_path: Path) -> None:
+    """Lightning starts the second process."""
+    program = training.program_of_the_guide("Lightning", tmp_path)
+    training.expect_sent(launching.run([sys.executable, str(program)], folder=tmp_path, **training.GUIDE))

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import tempfile
@@ -51,3 +52,14 @@ def test_without_ray_an_error_says_how_to_install_it() -> None:
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, env=launching.environment())
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1] == "ImportError: sparsesync.ray needs Ray Train: pip install 'ray[train]>=2.60'"
+
+
+def test_the_program_of_the_guide_trains(tmp_path: Path) -> None:
+    program = training.program_of_the_guide("Ray Train", tmp_path, before="\nworkers = ")
+    text = program.read_text(encoding="utf-8")
+    with tempfile.TemporaryDirectory(prefix="ray") as short:
+        start = f"import ray\nray.init(address='local', num_cpus=4, include_dashboard=False, _temp_dir={short!r})\n"
+        text = re.sub("^(import sys, training|sys.stdout)", r"    \1", text, flags=re.MULTILINE)  # within the function
+        program.write_text(start + text, encoding="utf-8")
+        done = launching.run([sys.executable, str(program)], folder=tmp_path, **training.GUIDE, HOME=short, **QUIET)
+    training.expect_sent(done)

@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import json
+import os
+import re
+import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+import launching
 import torch
 import torch.distributed as dist
+
+# The environment of the guide's programs. They import this module at their end.
+PATH = os.pathsep.join([*filter(None, [os.environ.get("PYTHONPATH")]), str(launching.HERE), str(Path(__file__).parent)])
+GUIDE = {"PYTHONPATH": PATH, "SPARSESYNC_BACKEND_SCHEME": "balanced"}
 
 ROWS, WIDTH, CLASSES = 3000, 8, 3
 WORKERS, BATCH, STEPS = 2, 16, 6
@@ -103,6 +111,27 @@ def rows_bytes(steps: int = STEPS) -> int:
     """Returns a lower bound of the bytes that a rank sends. In each step it sends half of its rows of each table, at least."""
     rows = min(len(batch.unique()) for batch in all_ids(steps).split(BATCH))
     return steps * 2 * (rows // 2) * WIDTH * 2  # 2 tables; values of 2 bytes or more
+
+
+def program_of_the_guide(section: str, folder: Path, before: str = "dist.destroy_process_group()\n") -> Path:
+    """Writes the first program of a section of the guide, and lines that print the bytes that sparsesync has sent.
+
+    before: the text that these lines precede; they are the last ones if the program does not have it.
+    """
+    page = (launching.ROOT / "docs/guide/frameworks.md").read_text(encoding="utf-8")
+    [text] = re.findall(rf"^## {section}\n.*?```python\n(.*?)```", page, flags=re.DOTALL | re.MULTILINE)
+    start, found, end = text.partition(before)
+    check = "import sys, training\nsys.stdout.write(f'sent {training.sent_by_backend()}\\n')\n"
+    program = folder / "train.py"
+    program.write_text(start + check + found + end, encoding="utf-8")
+    return program
+
+
+def expect_sent(done: subprocess.CompletedProcess[str]) -> None:
+    """Expects that the program of the guide ended, and that sparsesync has sent bytes on each rank."""
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+    sent = [int(each) for each in re.findall(r"sent (\d+)", done.stdout)]
+    assert len(sent) == WORKERS and min(sent) > 1000, f"{done.stdout}\n{done.stderr}"
 
 
 def report(folder: str, found: dict[str, Any], rank: int) -> None:

@@ -65,3 +65,9 @@ def test_trainer_refuses_the_name_on_the_cpu(found: list[Any]) -> None:
 
 def test_no_thread_is_left(found: list[Any]) -> None:
     assert of(found, "threads left") == [[], []]
+
+
+def test_the_program_of_the_guide_trains(tmp_path: Path) -> None:
+    program = training.program_of_the_guide("Trainer of transformers", tmp_path)
+    command = launching.torchrun(training.WORKERS, program)
+    training.expect_sent(launching.run(command, folder=tmp_path, **training.GUIDE))

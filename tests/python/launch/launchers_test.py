@@ -112,6 +112,12 @@ def test_pmi_on_one_host(by: str, backend: str, tmp_path: Path) -> None:
     assert [each["variables"]["MASTER_ADDR"] for each in found] == ["127.0.0.1"] * WORKERS
 
 
+def test_the_line_of_the_guide_is_that_of_the_program() -> None:
+    page = (launching.ROOT / "docs/guide/frameworks.md").read_text(encoding="utf-8")
+    [line] = re.findall(r"^## Slurm and MPI\n.*?```python\n(.*?)```", page, flags=re.DOTALL | re.MULTILINE)
+    assert line in PROGRAM.replace("    dist.", "dist.")
+
+
 def test_the_backend_under_open_mpis_mpirun(tmp_path: Path) -> None:
     """The backend needs no MPI, unlike the wrapper."""
     size, address = str(WORKERS), {"MASTER_ADDR": "localhost", "MASTER_PORT": str(launching.free_port())}
