@@ -5,7 +5,8 @@
                               [--out bench/results/training.json]
 
 Runs python/examples/language_model.py on hosts with links of 200 Mbit/s, with mpirun or torchrun. Also runs it without
-synchronization, as a single process and on all hosts at once. Needs root, and a Python with torch. Prints a table and writes JSON.
+synchronization, as a single process and on all hosts at once, and within Lightning (lightning_model.py). Needs root, and a Python with
+torch and Lightning. Prints a table and writes JSON.
 Exit status 1 if a run's losses differ from torch's, or if the weights of its ranks differ. docs/performance/training.md explains each
 figure.
 """
@@ -28,6 +29,7 @@ from hosts import Hosts
 from peers import WORKERS, aligned, environment
 
 EXAMPLE = ROOT / "python/examples/language_model.py"
+WITHIN_LIGHTNING = ROOT / "bench/cluster/lightning_model.py"
 LONGEST_S = 3600
 # The largest accepted relative difference between a run's losses and torch's.
 MOST_OFF = 1e-5
@@ -38,7 +40,7 @@ MODEL = {"vocabulary": 50000, "embedding": 128, "hidden": 128, "batch": 20, "len
 @dataclasses.dataclass(frozen=True)
 class Run:
     """One training configuration. `launcher` is "mpi", "torch", or "alone" for one process without hosts. `words` are arguments of the
-    example.
+    program.
     """
 
     key: str
@@ -47,6 +49,7 @@ class Run:
     words: tuple[str, ...]
     is_dense: bool = False  # sends whole tensors: seconds per step
     is_synchronized: bool = True
+    program: pathlib.Path = EXAMPLE
 
 
 def _ours(key: str, label: str, launcher: str, *words: str) -> Run:
@@ -64,10 +67,13 @@ RUNS = (
     _ours("gloo-announced", "sparse gradients, announced, Gloo", "torch", *SPARSE, "--transport", "gloo", "--announce"),
     Run("torch-sparse", "torch, sparse gradients, Gloo", "torch", ("--ddp", "torch", *SPARSE)),
     Run("torch-dense", "torch, dense gradients, Gloo", "torch", ("--ddp", "torch", *DENSE), is_dense=True),
+    Run("lightning", "Lightning, backend sparsesync", "torch", ("backend", *SPARSE), program=WITHIN_LIGHTNING),
+    Run("lightning-strategy", "Lightning, strategy sparsesync", "torch", ("strategy", *SPARSE), program=WITHIN_LIGHTNING),
     Run("compute", "nothing synchronized, all hosts at once", "mpi", ("--ddp", "none", *SPARSE), is_synchronized=False),
     Run("alone", "nothing synchronized, one process", "alone", ("--ddp", "none", *SPARSE), is_synchronized=False),
 )
 PEERS = ("torch-sparse", "torch-dense")
+WRAPPER = "ucx"  # the run that those within Lightning are compared with, too
 
 
 class Bench:
@@ -78,7 +84,7 @@ class Bench:
     def run(self, run: Run) -> dict[str, Any]:
         """Returns the example's JSON."""
         given = self.given
-        words = [EXAMPLE, *run.words, "--steps", given.steps, "--json", self.file]
+        words = [run.program, *run.words, "--steps", given.steps, "--json", self.file]
         for name in MODEL:
             words += [f"--{name}", getattr(given, name)]
         if given.text:
@@ -157,7 +163,7 @@ def compare(figures: dict[str, dict[str, Any]]) -> list[str]:
         own = figures[run.key]
         if not own["weights_equal"]:
             wrong.append(f"{run.label}: the weights of the ranks differ")
-        for peer in PEERS:
+        for peer in (*PEERS, WRAPPER):
             if peer not in figures:
                 continue
             own[f"times_{peer}"] = own["steps_per_second"] / figures[peer]["steps_per_second"]
@@ -176,7 +182,7 @@ def table(figures: dict[str, dict[str, Any]]) -> list[str]:
     def number(of: dict[str, Any], key: str, form: str, scale: float = 1) -> str:
         return format(of[key] * scale, form) if key in of else "-"
 
-    columns = ("steps/s", "seconds", "compute", "MB sent", "x sparse", "x dense")
+    columns = ("steps/s", "seconds", "compute", "MB sent", "x sparse", "x dense", "x ucx")
     lines = [("", *columns, "loss", "off sparse", "off dense", "weights")]
     for of_run in figures.values():
         lines.append((
@@ -187,6 +193,7 @@ def table(figures: dict[str, dict[str, Any]]) -> list[str]:
             number(of_run, "bytes_sent_busiest", ".3f", 1e-6),
             number(of_run, "times_torch-sparse", ".2f"),
             number(of_run, "times_torch-dense", ".1f"),
+            number(of_run, f"times_{WRAPPER}", ".2f"),
             format(of_run["losses"][-1], ".5f"),
             number(of_run, "losses_off_torch-sparse", ".1e"),
             number(of_run, "losses_off_torch-dense", ".1e"),

@@ -183,17 +183,19 @@ def test_a_training_beside_torchs(bench, tmp_path):
     (text / "some.py").write_bytes(pathlib.Path(subprocess.__file__).read_bytes())
     done = bench(
         "training.py", "--hosts", 2, "--rounds", 1, "--steps", 9, "--text", text,
-        "--runs", "mpi", "torch-sparse", "alone", "--gloo-threads", 1,
+        "--runs", "mpi", "ucx", "torch-sparse", "lightning", "alone", "--gloo-threads", 1,
         "--vocabulary", 300, "--embedding", 8, "--hidden", 8, "--batch", 2, "--length", 5, "--sampled", 20,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     report = json.loads((tmp_path / "result.json").read_text(encoding="utf-8"))
     runs = report["runs"]
-    assert list(runs) == ["mpi", "torch-sparse", "alone"]
+    assert list(runs) == ["mpi", "ucx", "torch-sparse", "lightning", "alone"]
     assert not report["wrong"]
-    for run in ("mpi", "torch-sparse"):
+    for run in ("mpi", "ucx", "torch-sparse", "lightning"):
         assert runs[run]["weights_equal"]
         assert len(runs[run]["losses"]) == 9
     assert runs["mpi"]["losses_off_torch-sparse"] < 1e-5
     assert runs["alone"]["losses"] != runs["mpi"]["losses"]
+    assert runs["lightning"]["losses_off_ucx"] < 1e-5
+    assert runs["lightning"]["times_ucx"] == runs["lightning"]["steps_per_second"] / runs["ucx"]["steps_per_second"]
     assert report["model"]["parameters_bytes"] == 4 * report["model"]["parameters"]
