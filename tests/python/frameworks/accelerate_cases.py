@@ -6,10 +6,10 @@ import os
 import sys
 from typing import Any
 
+import framework_support as support
 import sparsesync.torch
 import torch
 import torch.distributed as dist
-import training
 from accelerate import Accelerator
 from accelerate.state import AcceleratorState
 from accelerate.utils import InitProcessGroupKwargs
@@ -29,10 +29,10 @@ def refused() -> str:
 def trained(clip: float | None = None, accumulated: int = 1, wrapped: bool = False, **more: Any) -> dict[str, Any]:
     AcceleratorState._reset_state(reset_partial_state=True)
     accelerator = Accelerator(cpu=True, gradient_accumulation_steps=accumulated, **more)
-    model = training.Model()
-    optimizer = torch.optim.SGD(model.parameters(), training.RATE)
-    loader = torch.utils.data.DataLoader(training.all_ids(), training.BATCH)
-    before = training.sent_by_backend()
+    model = support.Model()
+    optimizer = torch.optim.SGD(model.parameters(), support.RATE)
+    loader = torch.utils.data.DataLoader(support.all_ids(), support.BATCH)
+    before = support.sent_by_backend()
     if wrapped:
         ddp = sparsesync.torch.DistributedDataParallel(model, scheme="balanced")
         optimizer, loader = accelerator.prepare(optimizer, loader)
@@ -41,21 +41,21 @@ def trained(clip: float | None = None, accumulated: int = 1, wrapped: bool = Fal
     for ids in loader:
         with accelerator.accumulate(ddp):
             with accelerator.autocast():
-                loss = torch.nn.functional.cross_entropy(ddp(ids).float(), ids % training.CLASSES)
+                loss = torch.nn.functional.cross_entropy(ddp(ids).float(), ids % support.CLASSES)
             accelerator.backward(loss)
             if clip is not None and accelerator.sync_gradients:
                 accelerator.clip_grad_norm_(ddp.parameters(), clip)
             optimizer.step()
             optimizer.zero_grad()
-    sent = ddp.statistics()["bytes_sent"] if wrapped else training.sent_by_backend() - before
+    sent = ddp.statistics()["bytes_sent"] if wrapped else support.sent_by_backend() - before
     if wrapped:
         ddp.close()
     under_bf16 = {"context": lambda: torch.autocast("cpu", torch.bfloat16)} if more else {}
-    reference = training.alone(clip=clip, accumulated=accumulated, **under_bf16)
+    reference = support.alone(clip=clip, accumulated=accumulated, **under_bf16)
     return {
-        "bits": training.bits(model),
-        "error": training.distance(model, reference),
-        "moved": training.distance(model, training.Model()),
+        "bits": support.bits(model),
+        "error": support.distance(model, reference),
+        "moved": support.distance(model, support.Model()),
         "sent": sent,
         "wrapper": type(ddp).__module__,
         "unwraps": accelerator.unwrap_model(ddp) is model,
@@ -72,7 +72,7 @@ def main() -> None:
         found[f"{name}, accumulated"] = trained(wrapped=wrapped, accumulated=2)
         found[f"{name}, bf16"] = trained(wrapped=wrapped, mixed_precision="bf16")
     dist.destroy_process_group()
-    training.report(sys.argv[1], found, int(os.environ["RANK"]))
+    support.report(sys.argv[1], found, int(os.environ["RANK"]))
 
 
 if __name__ == "__main__":

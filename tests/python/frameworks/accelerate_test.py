@@ -11,8 +11,8 @@ import pytest
 pytest.importorskip("torch", reason="PyTorch is not installed; run scripts/setup")
 pytest.importorskip("accelerate", reason="Accelerate is not installed; run scripts/setup")
 
+import framework_support as support
 import launching
-import training
 
 PROGRAM = Path(__file__).with_name("accelerate_cases.py")
 WRAPPERS = {"backend": "torch.nn.parallel.distributed", "wrapper": "sparsesync.torch.distributed"}
@@ -23,8 +23,8 @@ BOTH = pytest.mark.parametrize("wrapper", list(WRAPPERS))
 def found(tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
     """The results of all cases on both ranks. One program runs them, because importing Accelerate takes seconds."""
     folder = tmp_path_factory.mktemp("accelerate")
-    command = launching.torchrun(training.WORKERS, PROGRAM, folder)
-    return launching.outcomes(command, folder, training.WORKERS, PYTHONHASHSEED="0", SPARSESYNC_BACKEND_SCHEME="balanced")
+    command = launching.torchrun(support.WORKERS, PROGRAM, folder)
+    return launching.outcomes(command, folder, support.WORKERS, PYTHONHASHSEED="0", SPARSESYNC_BACKEND_SCHEME="balanced")
 
 
 def of(found: list[Any], case: str) -> list[Any]:
@@ -33,20 +33,20 @@ def of(found: list[Any], case: str) -> list[Any]:
 
 @BOTH
 def test_training(wrapper: str, found: list[Any]) -> None:
-    training.expect_trained(of(found, wrapper))
+    support.expect_trained(of(found, wrapper))
     for each in of(found, wrapper):
-        assert (each["wrapper"], each["workers"], each["unwraps"]) == (WRAPPERS[wrapper], training.WORKERS, True)
+        assert (each["wrapper"], each["workers"], each["unwraps"]) == (WRAPPERS[wrapper], support.WORKERS, True)
 
 
 @BOTH
 def test_clipped_gradients(wrapper: str, found: list[Any]) -> None:
-    training.expect_trained(of(found, f"{wrapper}, clipped"))
+    support.expect_trained(of(found, f"{wrapper}, clipped"))
     assert of(found, f"{wrapper}, clipped")[0]["moved"] < 0.5 * of(found, wrapper)[0]["moved"], "nothing was clipped"
 
 
 @BOTH
 def test_accumulated_gradients(wrapper: str, found: list[Any]) -> None:
-    training.expect_trained(of(found, f"{wrapper}, accumulated"), steps=training.STEPS // 2)
+    support.expect_trained(of(found, f"{wrapper}, accumulated"), steps=support.STEPS // 2)
     for accumulated, each in zip(of(found, f"{wrapper}, accumulated"), of(found, wrapper), strict=True):
         assert accumulated["sent"] < each["sent"], "gradients were sent in each step"
 
@@ -54,12 +54,12 @@ def test_accumulated_gradients(wrapper: str, found: list[Any]) -> None:
 @BOTH
 def test_bf16(wrapper: str, found: list[Any]) -> None:
     """The reference rounds sums of other batches."""
-    training.expect_trained(of(found, f"{wrapper}, bf16"), tolerance=2e-3)
+    support.expect_trained(of(found, f"{wrapper}, bf16"), tolerance=2e-3)
 
 
 def test_accelerate_refuses_the_name_on_the_cpu(found: list[Any]) -> None:
     """The page of frameworks says so, and initializes the group instead."""
-    assert of(found, "refused") == ["Your assigned backend sparsesync is not available, please use gloo"] * training.WORKERS
+    assert of(found, "refused") == ["Your assigned backend sparsesync is not available, please use gloo"] * support.WORKERS
 
 
 def test_no_thread_is_left(found: list[Any]) -> None:
@@ -67,6 +67,6 @@ def test_no_thread_is_left(found: list[Any]) -> None:
 
 
 def test_the_program_of_the_guide_trains(tmp_path: Path) -> None:
-    program = training.program_of_the_guide("Accelerate", tmp_path)
-    command = launching.torchrun(training.WORKERS, program)
-    training.expect_sent(launching.run(command, folder=tmp_path, **training.GUIDE))
+    program = support.program_of_the_guide("Accelerate", tmp_path)
+    command = launching.torchrun(support.WORKERS, program)
+    support.expect_sent(launching.run(command, folder=tmp_path, **support.GUIDE))

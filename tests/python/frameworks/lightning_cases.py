@@ -8,11 +8,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import framework_support as support
 import lightning
 import sparsesync.lightning
 import sparsesync.torch
 import torch
-import training
 from lightning.pytorch.plugins import MixedPrecision
 from lightning.pytorch.strategies import DDPStrategy
 
@@ -20,11 +20,11 @@ FOLDER = sys.argv[1]
 
 
 class Module(lightning.LightningModule):
-    """training.Model with the loop of Lightning."""
+    """support.Model with the loop of Lightning."""
 
     def __init__(self, optimizer: Any = torch.optim.SGD, manual: bool = False) -> None:
         super().__init__()
-        self.model = training.Model()
+        self.model = support.Model()
         self.optimizer = optimizer
         self.automatic_optimization = not manual
         self.sent_before = 0
@@ -33,7 +33,7 @@ class Module(lightning.LightningModule):
         self.layouts: list[str] = []
 
     def train_dataloader(self) -> Any:
-        return torch.utils.data.DataLoader(training.all_ids()[self.global_rank :: self.trainer.world_size], training.BATCH)
+        return torch.utils.data.DataLoader(support.all_ids()[self.global_rank :: self.trainer.world_size], support.BATCH)
 
     def val_dataloader(self) -> Any:
         return self.train_dataloader()
@@ -51,38 +51,38 @@ class Module(lightning.LightningModule):
         return loss
 
     def on_train_start(self) -> None:
-        self.sent_before = training.sent_by_backend()
+        self.sent_before = support.sent_by_backend()
 
     def on_before_optimizer_step(self, _: Any) -> None:
         self.layouts = [str(each.grad.layout) for each in self.model.parameters()]
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
-        return self.optimizer(self.parameters(), training.RATE)
+        return self.optimizer(self.parameters(), support.RATE)
 
     def on_train_end(self) -> None:
         wrapper = self.trainer.strategy.model
         self.wrapper = f"{type(wrapper).__module__}.{type(wrapper).__name__}"
         ours = isinstance(wrapper, sparsesync.torch.DistributedDataParallel)
-        self.sent = wrapper.statistics()["bytes_sent"] if ours else training.sent_by_backend() - self.sent_before
+        self.sent = wrapper.statistics()["bytes_sent"] if ours else support.sent_by_backend() - self.sent_before
 
 
 def trainer(strategy: Any, **more: Any) -> lightning.Trainer:
     quiet = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False, "use_distributed_sampler": False}
     given = {"enable_checkpointing": False, "max_epochs": 1, **quiet, **more}
-    return lightning.Trainer(strategy=strategy, accelerator="cpu", devices=training.WORKERS, **given)
+    return lightning.Trainer(strategy=strategy, accelerator="cpu", devices=support.WORKERS, **given)
 
 
 def fitted(strategy: Any, module: Module | None = None, reference: dict[str, Any] | None = None, **more: Any) -> dict[str, Any]:
     module = module or Module()
     trainer(strategy, **more).fit(module)
-    return result(module, training.alone(**reference or {}))
+    return result(module, support.alone(**reference or {}))
 
 
 def result(module: Module, reference: torch.nn.Module) -> dict[str, Any]:
     return {
-        "bits": training.bits(module.model),
-        "error": training.distance(module.model, reference),
-        "moved": training.distance(module.model, training.Model()),
+        "bits": support.bits(module.model),
+        "error": support.distance(module.model, reference),
+        "moved": support.distance(module.model, support.Model()),
         "sent": module.sent,
         "wrapper": module.wrapper,
         "layouts": module.layouts,
@@ -115,7 +115,7 @@ def resumed(strategy: Callable[[], Any]) -> dict[str, Any]:
     second = trainer(strategy(), max_epochs=2)
     second.fit(module, ckpt_path=path, weights_only=True)
     names = list(torch.load(path, weights_only=True)["state_dict"])
-    reference = training.alone(epochs=2, optimizer=torch.optim.Adagrad)
+    reference = support.alone(epochs=2, optimizer=torch.optim.Adagrad)
     return {**result(module, reference), "steps": [first.global_step, second.global_step], "names": names}
 
 
@@ -138,7 +138,7 @@ def main() -> None:
         found[f"{name}, resumed"] = resumed(strategy)
     found["by name"] = fitted("sparsesync")
     torch.distributed.destroy_process_group()
-    training.report(FOLDER, found, int(os.environ["RANK"]))
+    support.report(FOLDER, found, int(os.environ["RANK"]))
 
 
 if __name__ == "__main__":

@@ -13,8 +13,8 @@ import pytest
 pytest.importorskip("torch", reason="PyTorch is not installed; run scripts/setup")
 pytest.importorskip("lightning", reason="Lightning is not installed; run scripts/setup")
 
+import framework_support as support
 import launching
-import training
 
 PROGRAM = Path(__file__).with_name("lightning_cases.py")
 BOTH = pytest.mark.parametrize("strategy", ["backend", "strategy"])
@@ -28,8 +28,8 @@ WRAPPERS = {
 def found(tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
     """The results of all cases on both ranks. One program runs them, because importing Lightning takes seconds."""
     folder = tmp_path_factory.mktemp("lightning")
-    command = launching.torchrun(training.WORKERS, PROGRAM, folder)
-    return launching.outcomes(command, folder, training.WORKERS, PYTHONHASHSEED="0", SPARSESYNC_BACKEND_SCHEME="balanced")
+    command = launching.torchrun(support.WORKERS, PROGRAM, folder)
+    return launching.outcomes(command, folder, support.WORKERS, PYTHONHASHSEED="0", SPARSESYNC_BACKEND_SCHEME="balanced")
 
 
 def of(found: list[Any], case: str) -> list[Any]:
@@ -38,26 +38,26 @@ def of(found: list[Any], case: str) -> list[Any]:
 
 @BOTH
 def test_training(strategy: str, found: list[Any]) -> None:
-    training.expect_trained(of(found, strategy))
+    support.expect_trained(of(found, strategy))
     for each in of(found, strategy):
         assert each["wrapper"] == WRAPPERS[strategy]
         assert each["layouts"] == ["torch.sparse_coo", "torch.sparse_coo", "torch.strided", "torch.strided"]
 
 
 def test_the_name_of_the_strategy(found: list[Any]) -> None:
-    training.expect_trained(of(found, "by name"))
+    support.expect_trained(of(found, "by name"))
     assert {each["wrapper"] for each in of(found, "by name")} == {WRAPPERS["strategy"]}
 
 
 @BOTH
 def test_clipped_gradients(strategy: str, found: list[Any]) -> None:
-    training.expect_trained(of(found, f"{strategy}, clipped"))
+    support.expect_trained(of(found, f"{strategy}, clipped"))
     assert of(found, f"{strategy}, clipped")[0]["moved"] < 0.5 * of(found, strategy)[0]["moved"], "nothing was clipped"
 
 
 @BOTH
 def test_accumulated_gradients(strategy: str, found: list[Any]) -> None:
-    training.expect_trained(of(found, f"{strategy}, accumulated"), steps=training.STEPS // 2)
+    support.expect_trained(of(found, f"{strategy}, accumulated"), steps=support.STEPS // 2)
     for accumulated, each in zip(of(found, f"{strategy}, accumulated"), of(found, strategy), strict=True):
         assert accumulated["sent"] < each["sent"], "gradients were sent in each step"
 
@@ -66,19 +66,19 @@ def test_accumulated_gradients(strategy: str, found: list[Any]) -> None:
 @pytest.mark.parametrize("precision", ["bf16", "f16 with a scaled loss"])
 def test_mixed_precision(strategy: str, precision: str, found: list[Any]) -> None:
     """The reference rounds sums of other batches."""
-    training.expect_trained(of(found, f"{strategy}, {precision}"), tolerance=2e-3)
+    support.expect_trained(of(found, f"{strategy}, {precision}"), tolerance=2e-3)
 
 
 @BOTH
 def test_manual_optimization(strategy: str, found: list[Any]) -> None:
-    training.expect_trained(of(found, f"{strategy}, manual"))
+    support.expect_trained(of(found, f"{strategy}, manual"))
 
 
 @BOTH
 def test_a_checkpoint_resumes(strategy: str, found: list[Any]) -> None:
-    training.expect_trained(of(found, f"{strategy}, resumed"), tolerance=2e-5)  # Adagrad divides by small sums
+    support.expect_trained(of(found, f"{strategy}, resumed"), tolerance=2e-5)  # Adagrad divides by small sums
     for each in of(found, f"{strategy}, resumed"):
-        assert each["steps"] == [training.STEPS, 2 * training.STEPS]
+        assert each["steps"] == [support.STEPS, 2 * support.STEPS]
         assert each["names"] == ["model.words.weight", "model.others.weight", "model.out.weight", "model.out.bias"]
 
 
@@ -105,5 +105,5 @@ def test_without_lightning_an_error_says_how_to_install_it() -> None:
 
 def test_the_program_of_the_guide_trains(tmp_path: Path) -> None:
     """Lightning starts the second process."""
-    program = training.program_of_the_guide("Lightning", tmp_path)
-    training.expect_sent(launching.run([sys.executable, str(program)], folder=tmp_path, **training.GUIDE))
+    program = support.program_of_the_guide("Lightning", tmp_path)
+    support.expect_sent(launching.run([sys.executable, str(program)], folder=tmp_path, **support.GUIDE))

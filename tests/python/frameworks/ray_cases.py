@@ -5,32 +5,32 @@ from __future__ import annotations
 import sys
 from typing import Any
 
+import framework_support as support
 import ray
 import ray.train
 import ray.train.torch
 import sparsesync.ray
 import torch
 import torch.distributed as dist
-import training
 
 
 def trained(clip: float | None = None) -> dict[str, Any]:
-    model = training.Model()
+    model = support.Model()
     ddp = ray.train.torch.prepare_model(model)
-    optimizer = torch.optim.SGD(ddp.parameters(), training.RATE)
-    loader = ray.train.torch.prepare_data_loader(torch.utils.data.DataLoader(training.all_ids(), training.BATCH))
-    before = training.sent_by_backend()
+    optimizer = torch.optim.SGD(ddp.parameters(), support.RATE)
+    loader = ray.train.torch.prepare_data_loader(torch.utils.data.DataLoader(support.all_ids(), support.BATCH))
+    before = support.sent_by_backend()
     for ids in loader:
         optimizer.zero_grad()
-        torch.nn.functional.cross_entropy(ddp(ids), ids % training.CLASSES).backward()
+        torch.nn.functional.cross_entropy(ddp(ids), ids % support.CLASSES).backward()
         if clip is not None:
             torch.nn.utils.clip_grad_norm_(ddp.parameters(), clip)
         optimizer.step()
     return {
-        "bits": training.bits(model),
-        "error": training.distance(model, training.alone(clip=clip)),
-        "moved": training.distance(model, training.Model()),
-        "sent": training.sent_by_backend() - before,
+        "bits": support.bits(model),
+        "error": support.distance(model, support.alone(clip=clip)),
+        "moved": support.distance(model, support.Model()),
+        "sent": support.sent_by_backend() - before,
         "wrapper": type(ddp).__module__,
     }
 
@@ -39,7 +39,7 @@ def work(given: dict[str, str]) -> None:
     found: dict[str, Any] = {"backend": dist.get_backend(), "workers": dist.get_world_size()}
     found["trained"] = trained()
     found["clipped"] = trained(clip=0.05)
-    training.report(given["folder"], found, ray.train.get_context().get_world_rank())
+    support.report(given["folder"], found, ray.train.get_context().get_world_rank())
 
 
 def main() -> None:
@@ -49,7 +49,7 @@ def main() -> None:
         work,
         train_loop_config={"folder": folder},
         torch_config=sparsesync.ray.TorchConfig(),
-        scaling_config=ray.train.ScalingConfig(num_workers=training.WORKERS),
+        scaling_config=ray.train.ScalingConfig(num_workers=support.WORKERS),
         run_config=ray.train.RunConfig(storage_path=f"{ray_folder}/runs"),
     )
     trainer.fit()

@@ -15,8 +15,8 @@ import pytest
 pytest.importorskip("torch", reason="PyTorch is not installed; run scripts/setup")
 pytest.importorskip("ray.train", reason="Ray Train is not installed; run scripts/setup --for full")
 
+import framework_support as support
 import launching
-import training
 
 PROGRAM = Path(__file__).with_name("ray_cases.py")
 QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_DEDUP_LOGS": "0"}
@@ -29,7 +29,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
     with tempfile.TemporaryDirectory(prefix="ray") as short:  # names of sockets in it have 107 characters at most
         command = [sys.executable, str(PROGRAM), str(folder), short]
         more = {"PYTHONHASHSEED": "0", "SPARSESYNC_BACKEND_SCHEME": "balanced", **QUIET}
-        return launching.outcomes(command, folder, training.WORKERS, **more)
+        return launching.outcomes(command, folder, support.WORKERS, **more)
 
 
 def of(found: list[Any], case: str) -> list[Any]:
@@ -37,13 +37,13 @@ def of(found: list[Any], case: str) -> list[Any]:
 
 
 def test_training(found: list[Any]) -> None:
-    training.expect_trained(of(found, "trained"))
+    support.expect_trained(of(found, "trained"))
     assert {each["wrapper"] for each in of(found, "trained")} == {"torch.nn.parallel.distributed"}
-    assert (of(found, "backend"), of(found, "workers")) == (["sparsesync"] * training.WORKERS, [training.WORKERS] * training.WORKERS)
+    assert (of(found, "backend"), of(found, "workers")) == (["sparsesync"] * support.WORKERS, [support.WORKERS] * support.WORKERS)
 
 
 def test_clipped_gradients(found: list[Any]) -> None:
-    training.expect_trained(of(found, "clipped"))
+    support.expect_trained(of(found, "clipped"))
     assert of(found, "clipped")[0]["moved"] < 0.5 * of(found, "trained")[0]["moved"], "nothing was clipped"
 
 
@@ -55,11 +55,11 @@ def test_without_ray_an_error_says_how_to_install_it() -> None:
 
 
 def test_the_program_of_the_guide_trains(tmp_path: Path) -> None:
-    program = training.program_of_the_guide("Ray Train", tmp_path, before="\nworkers = ")
+    program = support.program_of_the_guide("Ray Train", tmp_path, before="\nworkers = ")
     text = program.read_text(encoding="utf-8")
     with tempfile.TemporaryDirectory(prefix="ray") as short:
         start = f"import ray\nray.init(address='local', num_cpus=4, include_dashboard=False, _temp_dir={short!r})\n"
-        text = re.sub("^(import sys, training|sys.stdout)", r"    \1", text, flags=re.MULTILINE)  # within the function
+        text = re.sub("^(import sys, framework_support as support|sys.stdout)", r"    \1", text, flags=re.MULTILINE)  # within the function
         program.write_text(start + text, encoding="utf-8")
-        done = launching.run([sys.executable, str(program)], folder=tmp_path, **training.GUIDE, HOME=short, **QUIET)
-    training.expect_sent(done)
+        done = launching.run([sys.executable, str(program)], folder=tmp_path, **support.GUIDE, HOME=short, **QUIET)
+    support.expect_sent(done)

@@ -121,7 +121,7 @@ def program_of_the_guide(section: str, folder: Path, before: str = "dist.destroy
     page = (launching.ROOT / "docs/guide/frameworks.md").read_text(encoding="utf-8")
     [text] = re.findall(rf"^## {section}\n.*?```python\n(.*?)```", page, flags=re.DOTALL | re.MULTILINE)
     start, found, end = text.partition(before)
-    check = "import sys, training\nsys.stdout.write(f'sent {training.sent_by_backend()}\\n')\n"
+    check = "import sys, framework_support as support\nsys.stdout.write(f'sent {support.sent_by_backend()}\\n')\n"
     program = folder / "train.py"
     program.write_text(start + check + found + end, encoding="utf-8")
     return program
