@@ -20,6 +20,7 @@ from sparsesync.doctor.findings import Findings
 from sparsesync.doctor.host import Host
 from sparsesync.doctor.probes import PROBES
 from sparsesync.doctor.processes import Outcome
+from sparsesync.errors import InputError
 
 _LEAST_TIMEOUT_S = 1.0
 _PROBES_SHARE = 0.5  # share of the time limit
@@ -245,7 +246,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Prints the findings. Returns 0 if training is possible, otherwise 1."""
     parser = argparse.ArgumentParser(
         prog="python -m sparsesync doctor",
-        description="Prints what is installed, usable and missing, measures the links, and says what to do.\nUnder torchrun or mpirun, "
+        description="Prints what is installed, usable and missing, measures the links, and says what to do.\nUnder torchrun, srun or mpirun, "
         "it examines all machines and measures the links between the ranks.\nThe exit status is 0 if training is possible, otherwise 1.",
         epilog="example:\n  python -m sparsesync doctor\n  torchrun --nproc-per-node 4 -m sparsesync doctor",
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -255,6 +256,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     if not _LEAST_TIMEOUT_S <= given.timeout <= 3600:
         parser.error(f"--timeout {given.timeout:g}: give 1 to 3600 seconds")
+    if not _is_launched():
+        try:
+            os.environ.update(_launchers.torch_variables())
+        except InputError as error:  # a variable of srun or PMI is invalid
+            parser.error(str(error))
     findings = examine(given.timeout)
     findings.sort()
     if prints():

@@ -252,13 +252,14 @@ def add_launcher(findings: Findings) -> None:
     if _launchers.started_by_mpirun():
         findings.add("launcher", "ok", f"mpirun, {os.environ['OMPI_COMM_WORLD_SIZE']} processes")
     elif _launchers.started_by_torchrun():
-        findings.add("launcher", "ok", f"torchrun, {os.environ['WORLD_SIZE']} processes")
+        name = "torchrun" if "TORCHELASTIC_RUN_ID" in os.environ else "the variables of torchrun, srun or PMI"
+        findings.add("launcher", "ok", f"{name}, {os.environ['WORLD_SIZE']} processes")
     elif signs:
         findings.add(
             "launcher",
             "unusable",
             f"{', '.join(signs)} shows other processes, which cannot be reached",
-            "Start the program with torchrun or with Open MPI's mpirun.",
+            "Start the program with torchrun, srun or Open MPI's mpirun.",
         )
     else:
         findings.add("launcher", "ok", "none")

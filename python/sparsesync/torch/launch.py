@@ -18,8 +18,7 @@ import torch
 import torch.distributed as dist
 
 from sparsesync import _native
-from sparsesync._launchers import signs_of_others, started_by_mpirun, started_by_torchrun
-from sparsesync.torch import launchers
+from sparsesync._launchers import signs_of_others, started_by_mpirun, started_by_torchrun, torch_variables
 from sparsesync.torch import process_group as over_group
 from sparsesync.torch.device import CpuDevice
 from sparsesync.torch.safe_logging import log
@@ -325,7 +324,7 @@ def initialize_under_torchrun(deadline: datetime.timedelta | None) -> None:
     if dist.is_initialized() or started_by_mpirun():
         return
     if not started_by_torchrun():
-        os.environ.update(launchers.torch_variables())
+        os.environ.update(torch_variables())
     if started_by_torchrun():
         over_group.initialize(deadline)
 

@@ -20,7 +20,8 @@ pytest.importorskip("torch", reason="PyTorch is not installed; run scripts/setup
 import launching
 import sparsesync
 import torch
-from sparsesync.torch import launch, launchers
+from sparsesync import _launchers as launchers
+from sparsesync.torch import launch
 
 WORKERS = 2
 PROGRAM = """
