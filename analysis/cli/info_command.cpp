@@ -88,6 +88,7 @@ std::string build_text() {
   line("devices", fmt::format("{}", fmt::join(devices(), ", ")));
   line("cuda", cuda_text());
   line("nccl", nccl_text());
+  line("mpi", mpi_text());
   line("ucx", ucx_text());
   line("transports", fmt::format("{}", fmt::join(transports(), ", ")));
   line("dtypes", dtype_names(", "));
@@ -121,6 +122,7 @@ std::string as_json() {
   json["devices"] = devices();
   json["cuda"] = cuda_json();
   json["nccl"] = nccl_text();
+  json["mpi"] = mpi_text();
   json["ucx"] = ucx_text();
   json["transports"] = transports();
   for (const DType dtype : kDTypes) json["dtypes"].push_back(name_of(dtype));

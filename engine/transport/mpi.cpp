@@ -12,10 +12,13 @@
 #include <functional>
 #include <mutex>
 #include <optional>
+#include <string>
+#include <string_view>
 #include <thread>
 #include <utility>
 #include <vector>
 
+#include "engine/transport/mpi_library.h"
 #include "engine/transport/mpi_link.h"
 #include "engine/transport/packets/endpoint_transport.h"
 #include "engine/transport/process_watch.h"
@@ -210,14 +213,14 @@ class MpiWorld::State : public std::enable_shared_from_this<MpiWorld::State> {
 
   void initialize() {
     int done = 0;
-    check(MPI_Initialized(&done), "MPI_Initialized");
+    check(mpi_.initialized(&done), "MPI_Initialized");
     int level = MPI_THREAD_SINGLE;
     if (done == 0) {
       // This thread makes all calls and is MPI's main thread.
-      check(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_FUNNELED, &level), "MPI_Init_thread");
+      check(mpi_.init_thread(nullptr, nullptr, MPI_THREAD_FUNNELED, &level), "MPI_Init_thread");
       initialized_here_ = true;
     } else {
-      check(MPI_Query_thread(&level), "MPI_Query_thread");
+      check(mpi_.query_thread(&level), "MPI_Query_thread");
       const bool multiple = options_.program_calls_mpi;
       if (level < (multiple ? MPI_THREAD_MULTIPLE : MPI_THREAD_SERIALIZED)) {
         throw Error(fmt::format(
@@ -227,11 +230,11 @@ class MpiWorld::State : public std::enable_shared_from_this<MpiWorld::State> {
             multiple ? "MULTIPLE" : "SERIALIZED", multiple ? "multiple" : "serialized"));
       }
     }
-    MPI_Comm world = MPI_COMM_NULL;
-    check(MPI_Comm_dup(MPI_COMM_WORLD, &world), "MPI_Comm_dup");
-    check(MPI_Comm_set_errhandler(world, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
-    check(MPI_Comm_rank(world, &rank_.value), "MPI_Comm_rank");
-    check(MPI_Comm_size(world, &size_), "MPI_Comm_size");
+    MPI_Comm world = nullptr;
+    check(mpi_.comm_dup(mpi_.comm_world, &world), "MPI_Comm_dup");
+    check(mpi_.comm_set_errhandler(world, mpi_.errors_return), "MPI_Comm_set_errhandler");
+    check(mpi_.comm_rank(world, &rank_.value), "MPI_Comm_rank");
+    check(mpi_.comm_size(world, &size_), "MPI_Comm_size");
     find_nodes(world);
     find_processes(world);
     stop_before_finalize();
@@ -242,12 +245,12 @@ class MpiWorld::State : public std::enable_shared_from_this<MpiWorld::State> {
   /// MPI_COMM_SELF.
   void stop_before_finalize() {
     int key = MPI_KEYVAL_INVALID;
-    check(MPI_Comm_create_keyval(MPI_COMM_NULL_COPY_FN, &State::on_finalize, &key, nullptr),
+    check(mpi_.comm_create_keyval(mpi_.comm_null_copy_fn, &State::on_finalize, &key, nullptr),
           "MPI_Comm_create_keyval");
     auto self = std::make_unique<std::weak_ptr<State>>(weak_from_this());
-    check(MPI_Comm_set_attr(MPI_COMM_SELF, key, self.get()), "MPI_Comm_set_attr");
+    check(mpi_.comm_set_attr(mpi_.comm_self, key, self.get()), "MPI_Comm_set_attr");
     static_cast<void>(self.release());  // on_finalize() deletes it
-    check(MPI_Comm_free_keyval(&key), "MPI_Comm_free_keyval");
+    check(mpi_.comm_free_keyval(&key), "MPI_Comm_free_keyval");
   }
 
   static int on_finalize(MPI_Comm, int, void* attribute, void*) {
@@ -263,20 +266,22 @@ class MpiWorld::State : public std::enable_shared_from_this<MpiWorld::State> {
 
   /// Finds the node of each worker. A node's number is its lowest rank.
   void find_nodes(MPI_Comm world) {
-    MPI_Comm node = MPI_COMM_NULL;
-    check(MPI_Comm_split_type(world, MPI_COMM_TYPE_SHARED, rank_.value, MPI_INFO_NULL, &node),
+    MPI_Comm node = nullptr;
+    check(mpi_.comm_split_type(world, MPI_COMM_TYPE_SHARED, rank_.value, mpi_.info_null, &node),
           "MPI_Comm_split_type");
     int number = 0;
-    check(MPI_Allreduce(&rank_.value, &number, 1, MPI_INT, MPI_MIN, node), "MPI_Allreduce");
-    check(MPI_Comm_free(&node), "MPI_Comm_free");
+    check(mpi_.allreduce(&rank_.value, &number, 1, mpi_.int_type, mpi_.min, node), "MPI_Allreduce");
+    check(mpi_.comm_free(&node), "MPI_Comm_free");
     nodes_.resize(static_cast<std::size_t>(size_));
-    check(MPI_Allgather(&number, 1, MPI_INT, nodes_.data(), 1, MPI_INT, world), "MPI_Allgather");
+    check(mpi_.allgather(&number, 1, mpi_.int_type, nodes_.data(), 1, mpi_.int_type, world),
+          "MPI_Allgather");
   }
 
   void find_processes(MPI_Comm world) {
     const ProcessName own = ProcessName::own();
     std::vector<ProcessName> all(static_cast<std::size_t>(size_));
-    check(MPI_Allgather(&own, sizeof(own), MPI_BYTE, all.data(), sizeof(own), MPI_BYTE, world),
+    check(mpi_.allgather(&own, sizeof(own), mpi_.byte_type, all.data(), sizeof(own), mpi_.byte_type,
+                         world),
           "MPI_Allgather");
     unsigned here = 0;
     for (const ProcessName& worker : all) {
@@ -292,14 +297,15 @@ class MpiWorld::State : public std::enable_shared_from_this<MpiWorld::State> {
   }
 
   void finalize() {
-    if (!ends_.empty() || lost_one_ || world_ == MPI_COMM_NULL) {
+    if (!ends_.empty() || lost_one_ || world_ == nullptr) {
       // MPI must not be called any more. It may still use memory of the endpoints.
       return;
     }
-    MPI_Comm_free(&world_);
-    if (initialized_here_ && !finalized_) MPI_Finalize();
+    mpi_.comm_free(&world_);
+    if (initialized_here_ && !finalized_) mpi_.finalize();
   }
 
+  const mpi::Library& mpi_ = mpi::library();
   const MpiOptions options_;
   std::thread thread_;
   std::atomic<bool> finalized_ = false;  // the program called MPI_Finalize
@@ -308,7 +314,7 @@ class MpiWorld::State : public std::enable_shared_from_this<MpiWorld::State> {
   Rank rank_;
   int size_ = 0;
   std::vector<int> nodes_;
-  MPI_Comm world_ = MPI_COMM_NULL;
+  MPI_Comm world_ = nullptr;
   bool initialized_here_ = false;
   ProcessWatch watch_;
   Eagerness eagerness_;
@@ -335,11 +341,12 @@ std::unique_ptr<Transport> MpiWorld::State::join(int members, Chunks chunks,
   // Shared, because the MPI thread may still run the job after this call has timed out.
   const auto joined = std::make_shared<std::shared_ptr<Endpoint>>();
   do_in_thread("joining", deadline, [this, members, options, joined] {
-    MPI_Comm own = MPI_COMM_NULL;
-    const int color = rank_.value < members ? 0 : MPI_UNDEFINED;
-    check(MPI_Comm_split(world_, color, rank_.value, &own), "MPI_Comm_split");
-    if (own == MPI_COMM_NULL) return;
-    check(MPI_Comm_set_errhandler(own, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
+    MPI_Comm own = nullptr;
+    const bool is_member = rank_.value < members;
+    check(mpi_.comm_split(world_, is_member ? 0 : MPI_UNDEFINED, rank_.value, &own),
+          "MPI_Comm_split");
+    if (!is_member) return;
+    check(mpi_.comm_set_errhandler(own, mpi_.errors_return), "MPI_Comm_set_errhandler");
     const std::vector<int> nodes(nodes_.begin(), nodes_.begin() + members);
     *joined = std::make_shared<Endpoint>(std::make_unique<mpi::Link>(own), rank_, nodes, options,
                                          [self = weak_from_this()] {
@@ -352,7 +359,20 @@ std::unique_ptr<Transport> MpiWorld::State::join(int members, Chunks chunks,
 }
 
 bool has_mpi() {
-  return true;
+  return why_no_mpi().empty();
+}
+
+std::string why_no_mpi() {
+  return mpi::why_no_mpi();
+}
+
+std::string mpi_text() {
+  if (!has_mpi()) return fmt::format("({})", why_no_mpi());
+  std::string text(MPI_MAX_LIBRARY_VERSION_STRING, '\0');
+  int length = 0;
+  mpi::check(mpi::library().get_library_version(text.data(), &length), "MPI_Get_library_version");
+  // "Open MPI v4.1.4, package: ..."
+  return text.substr(0, text.find_first_of(std::string_view(",\0", 2)));
 }
 
 MpiWorld::MpiWorld(MpiOptions options) : state_(std::make_shared<State>(options)) {

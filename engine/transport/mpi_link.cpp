@@ -1,9 +1,5 @@
 #include "engine/transport/mpi_link.h"
 
-#include <fmt/format.h>
-
-#include <string>
-
 #include "sparsesync/errors.h"
 
 namespace sparsesync::mpi {
@@ -14,16 +10,16 @@ using packets::Event;
 constexpr int kTag = 1;
 
 /// Returns MPI's type for sums. Unsigned types make integers wrap on overflow.
-MPI_Datatype mpi_type(DType dtype) {
+MPI_Datatype mpi_type(const Library& mpi, DType dtype) {
   switch (dtype) {
     case DType::f32:
-      return MPI_FLOAT;
+      return mpi.float_type;
     case DType::f64:
-      return MPI_DOUBLE;
+      return mpi.double_type;
     case DType::i32:
-      return MPI_UINT32_T;
+      return mpi.uint32_type;
     case DType::i64:
-      return MPI_UINT64_T;
+      return mpi.uint64_type;
     case DType::f16:
     case DType::bf16:
       break;
@@ -33,27 +29,18 @@ MPI_Datatype mpi_type(DType dtype) {
 
 }  // namespace
 
-void check(int status, const char* call) {
-  if (status == MPI_SUCCESS) return;
-  std::string text(MPI_MAX_ERROR_STRING, '\0');
-  int length = 0;
-  MPI_Error_string(status, text.data(), &length);
-  text.resize(static_cast<std::size_t>(length));
-  throw Error(fmt::format("{} failed: {}", call, text));
-}
-
 void Link::prepare(const packets::Layout& layout) {
   slots_of_a_peer_ = layout.slots.empty() ? 0 : layout.slots.front().size();
-  requests_.assign(layout.peers.size() * slots_of_a_peer_ + layout.sends + 1, MPI_REQUEST_NULL);
+  requests_.assign(layout.peers.size() * slots_of_a_peer_ + layout.sends + 1, mpi_.request_null);
   completed_.resize(requests_.size());
   statuses_.resize(requests_.size());
   for (std::size_t peer = 0; peer < layout.peers.size(); ++peer) {
     peers_.push_back({layout.peers[peer], std::vector<Slot>(slots_of_a_peer_), {}});
     for (std::size_t slot = 0; slot < slots_of_a_peer_; ++slot) {
       const std::span<std::byte> memory = layout.slots[peer][slot];
-      check(MPI_Recv_init(memory.data(), static_cast<int>(memory.size()), MPI_BYTE,
-                          layout.peers[peer].value, kTag, communicator_,
-                          &requests_[slot_request(peer, slot)]),
+      check(mpi_.recv_init(memory.data(), static_cast<int>(memory.size()), mpi_.byte_type,
+                           layout.peers[peer].value, kTag, communicator_,
+                           &requests_[slot_request(peer, slot)]),
             "MPI_Recv_init");
     }
   }
@@ -62,26 +49,27 @@ void Link::prepare(const packets::Layout& layout) {
 void Link::post(std::size_t peer, std::size_t slot) {
   peers_[peer].slots[slot].under_way = true;
   peers_[peer].posted.push(slot);
-  check(MPI_Start(&requests_[slot_request(peer, slot)]), "MPI_Start");
+  check(mpi_.start(&requests_[slot_request(peer, slot)]), "MPI_Start");
 }
 
 void Link::send(std::size_t send, std::size_t peer, std::span<const std::byte> packet) {
-  check(MPI_Isend(packet.data(), static_cast<int>(packet.size()), MPI_BYTE, peers_[peer].rank.value,
-                  kTag, communicator_, &requests_[send_request(send)]),
+  check(mpi_.isend(packet.data(), static_cast<int>(packet.size()), mpi_.byte_type,
+                   peers_[peer].rank.value, kTag, communicator_, &requests_[send_request(send)]),
         "MPI_Isend");
 }
 
 void Link::all_reduce(DType dtype, std::span<std::byte> elements) {
   const auto count = elements.size() / static_cast<std::size_t>(element_bytes(dtype));
-  check(MPI_Iallreduce(MPI_IN_PLACE, elements.data(), static_cast<int>(count), mpi_type(dtype),
-                       MPI_SUM, communicator_, &requests_[reduction_request()]),
-        "MPI_Iallreduce");
+  check(
+      mpi_.iallreduce(MPI_IN_PLACE, elements.data(), static_cast<int>(count), mpi_type(mpi_, dtype),
+                      mpi_.sum, communicator_, &requests_[reduction_request()]),
+      "MPI_Iallreduce");
 }
 
 void Link::poll(std::vector<Event>& events) {
   int count = 0;
-  check(MPI_Testsome(static_cast<int>(requests_.size()), requests_.data(), &count,
-                     completed_.data(), statuses_.data()),
+  check(mpi_.testsome(static_cast<int>(requests_.size()), requests_.data(), &count,
+                      completed_.data(), statuses_.data()),
         "MPI_Testsome");
   if (count == MPI_UNDEFINED) return;
   for (int i = 0; i < count; ++i) {
@@ -99,7 +87,7 @@ void Link::completed(std::size_t request, const MPI_Status& status, std::vector<
     const std::size_t place = request / slots_of_a_peer_;
     Peer& peer = peers_[place];
     int bytes = 0;
-    check(MPI_Get_count(&status, MPI_BYTE, &bytes), "MPI_Get_count");
+    check(mpi_.get_count(&status, mpi_.byte_type, &bytes), "MPI_Get_count");
     peer.slots[request % slots_of_a_peer_] = {false, static_cast<std::size_t>(bytes)};
     // MPI fills slots in the order in which they were posted, but may report them in another order.
     while (!peer.posted.empty() && !peer.slots[peer.posted.front()].under_way) {
@@ -116,13 +104,13 @@ bool Link::close(bool quiet) {
     for (std::size_t slot = 0; slot < slots_of_a_peer_; ++slot) {
       MPI_Request& request = requests_[slot_request(peer, slot)];
       if (peers_[peer].slots[slot].under_way) {
-        MPI_Cancel(&request);
-        MPI_Wait(&request, MPI_STATUS_IGNORE);
+        mpi_.cancel(&request);
+        mpi_.wait(&request, MPI_STATUS_IGNORE);
       }
-      MPI_Request_free(&request);
+      mpi_.request_free(&request);
     }
   }
-  MPI_Comm_free(&communicator_);
+  mpi_.comm_free(&communicator_);
   return true;
 }
 

@@ -8,13 +8,10 @@
 #include <vector>
 
 #include "engine/session/queue.h"
+#include "engine/transport/mpi_library.h"
 #include "engine/transport/packets/link.h"
 
 namespace sparsesync::mpi {
-
-/// Checks the status of an MPI call.
-/// @throws Error naming the call and MPI's reason, if it failed
-void check(int status, const char* call);
 
 /// Carries packets by MPI's sends and persistent receives. MPI's receives are posted before their
 /// packets are sent, so MPI buffers nothing.
@@ -58,6 +55,7 @@ class Link : public packets::Link {
   }
   std::size_t reduction_request() const { return requests_.size() - 1; }
 
+  const Library& mpi_ = library();
   MPI_Comm communicator_;
   std::size_t slots_of_a_peer_ = 0;
   std::vector<Peer> peers_;

@@ -1,17 +1,30 @@
 // Stubs of the transport `mpi` for a build without MPI.
-#include "kernels/base/error.h"
+#include "sparsesync/errors.h"
 #include "sparsesync/transports/mpi.h"
 
 namespace sparsesync {
+namespace {
+
+constexpr const char* kMissing = "this build has no MPI: configure it with -DSPARSESYNC_MPI=ON";
+
+}  // namespace
 
 bool has_mpi() {
   return false;
 }
 
+std::string why_no_mpi() {
+  return kMissing;
+}
+
+std::string mpi_text() {
+  return std::string("(") + kMissing + ")";
+}
+
 class MpiWorld::State {};
 
 MpiWorld::MpiWorld(MpiOptions) {
-  throw Error("this build has no MPI: configure it with -DSPARSESYNC_MPI=ON");
+  throw UnsupportedError(kMissing);
 }
 MpiWorld::~MpiWorld() = default;
 

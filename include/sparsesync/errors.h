@@ -145,7 +145,7 @@ class OrderError : public Error {
   using Error::Error;
 };
 
-/// Reports that the transport lacks a required feature.
+/// Reports that a transport is unavailable here, or that it lacks a required feature.
 class UnsupportedError : public Error {
  public:
   using Error::Error;

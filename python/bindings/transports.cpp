@@ -480,8 +480,9 @@ Args:
 
 Raises:
     DeadlineError: Another process did not join in time.
-    Error: The build has no MPI, or the program initialized MPI with too little thread support. It
-        needs MPI_THREAD_SERIALIZED, and MPI_THREAD_MULTIPLE with `program_calls_mpi`.)doc";
+    UnsupportedError: Open MPI cannot be loaded. The message says why.
+    Error: The program initialized MPI with too little thread support. It needs
+        MPI_THREAD_SERIALIZED, and MPI_THREAD_MULTIPLE with `program_calls_mpi`.)doc";
 
 constexpr const char* kMpiClose =
     R"doc(Leaves MPI, once all sessions over it are closed. Calling it again has no effect.)doc";

@@ -12,7 +12,7 @@ WAITS = re.compile(
     r"|\bsleep_(?:for|until)\("
     r"|\.pause\(\)"
     r"|(?<!\w)::poll\("
-    r"|\bMPI_(?:Init_thread|Finalize|Wait\w*|Barrier|Allgather|Allreduce|Bcast|Recv|Send|Comm_dup|Comm_split\w*)\("
+    r"|\bmpi_\.(?:init_thread|finalize|wait\w*|barrier|allgather|allreduce|bcast|recv|send|comm_dup|comm_split\w*)\("
     r"|\bcuda(?:Stream|Event|Device)Synchronize\("
 )
 
@@ -60,17 +60,17 @@ LIMITS = {
         "thread_.join()": "the thread has ended",
         "changed_.wait_for(lock, deadline, [&] { return job_ == nullptr; })": "deadline, from the caller",
         "changed_.wait_for(lock, length, [&] { return poked_; })": "kLongestPause or kIdlePause",
-        "MPI_Init_thread(nullptr, nullptr, MPI_THREAD_FUNNELED, &level)": OF_MPI,
-        "MPI_Comm_dup(MPI_COMM_WORLD, &world)": OF_MPI,
-        "MPI_Comm_split_type(world, MPI_COMM_TYPE_SHARED, rank_.value, MPI_INFO_NULL, &node)": OF_MPI,
-        "MPI_Allreduce(&rank_.value, &number, 1, MPI_INT, MPI_MIN, node)": OF_MPI,
-        "MPI_Allgather(&number, 1, MPI_INT, nodes_.data(), 1, MPI_INT, world)": OF_MPI,
-        "MPI_Allgather(&own, sizeof(own), MPI_BYTE, all.data(), sizeof(own), MPI_BYTE, world)": OF_MPI,
-        "MPI_Finalize()": "in the MPI thread, which stop() leaves behind",
-        "MPI_Comm_split(world_, color, rank_.value, &own)": OF_MPI,
+        "mpi_.init_thread(nullptr, nullptr, MPI_THREAD_FUNNELED, &level)": OF_MPI,
+        "mpi_.comm_dup(mpi_.comm_world, &world)": OF_MPI,
+        "mpi_.comm_split_type(world, MPI_COMM_TYPE_SHARED, rank_.value, mpi_.info_null, &node)": OF_MPI,
+        "mpi_.allreduce(&rank_.value, &number, 1, mpi_.int_type, mpi_.min, node)": OF_MPI,
+        "mpi_.allgather(&number, 1, mpi_.int_type, nodes_.data(), 1, mpi_.int_type, world)": OF_MPI,
+        "mpi_.allgather(&own, sizeof(own), mpi_.byte_type, all.data(), sizeof(own), mpi_.byte_type, world)": OF_MPI,
+        "mpi_.finalize()": "in the MPI thread, which stop() leaves behind",
+        "mpi_.comm_split(world_, is_member ? 0 : MPI_UNDEFINED, rank_.value, &own)": OF_MPI,
         "state_->join(members, chunks, deadline.value_or(state_->deadline()))": "deadline, from the caller",
     },
-    "engine/transport/mpi_link.cpp": {"MPI_Wait(&request, MPI_STATUS_IGNORE)": "the request is cancelled or complete"},
+    "engine/transport/mpi_link.cpp": {"mpi_.wait(&request, MPI_STATUS_IGNORE)": "the request is cancelled or complete"},
     "engine/transport/packets/endpoint_worker.cpp": {
         "changed_.wait_until(lock, until)": OF_CALLER,
         "changed_.wait_until(lock, std::min(until, now + kPartingGrace))": OF_CALLER,
@@ -172,13 +172,13 @@ def test_a_wait_is_found() -> None:
     text = '''
       if (!changed_.wait_for(lock, most,
                              [&] { return is_over(x); })) return;  // .wait(
-      check(MPI_Barrier(world_), ".join(");
+      check(mpi_.barrier(world_), ".join(");
       use([&] { a->b().wait(c[i].d(), e); });
       .def("wait", kWait, R"(>>> session.wait(ticket)
 ")");
     '''
     assert waits_in(text) == {
         "changed_.wait_for(lock, most, [&] { return is_over(x); })",
-        "MPI_Barrier(world_)",
+        "mpi_.barrier(world_)",
         "a->b().wait(c[i].d(), e)",
     }

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <memory>
 #include <optional>
+#include <string>
 
 #include "sparsesync/transport.h"
 #include "sparsesync/transports/chunks.h"
@@ -30,6 +31,9 @@ struct MpiOptions {
 /// @endcode
 /// The complete program is examples/cpp/mpi.cpp.
 ///
+/// Open MPI is loaded at run time: the copy that the process has loaded already, or libmpi.so.40.
+/// MPICH does not work.
+///
 /// One thread of this process makes all MPI calls, on private communicators. It polls with
 /// back-off, so that more processes than cores do not slow each other down. The program may use MPI
 /// beside it if MpiOptions::program_calls_mpi is set.
@@ -44,9 +48,9 @@ struct MpiOptions {
 class MpiWorld {
  public:
   /// Starts the thread, and waits for all processes.
-  /// @throws Error if the MPI build is missing, or if MPI was initialized with too little thread
-  ///     support: it needs MPI_THREAD_SERIALIZED, or MPI_THREAD_MULTIPLE with
-  ///     MpiOptions::program_calls_mpi
+  /// @throws UnsupportedError if why_no_mpi() has a reason
+  /// @throws Error if MPI was initialized with too little thread support: it needs
+  ///     MPI_THREAD_SERIALIZED, or MPI_THREAD_MULTIPLE with MpiOptions::program_calls_mpi
   /// @throws DeadlineError if a process does not arrive in time
   explicit MpiWorld(MpiOptions options = {});
   /// Waits, up to the timeout, until all processes have left the networks that they joined.
@@ -82,7 +86,14 @@ class MpiWorld {
   std::shared_ptr<State> state_;
 };
 
-/// Returns whether this build has MPI. Without MPI, the constructor of MpiWorld throws Error.
+/// Returns whether this process can use MPI.
 bool has_mpi();
+
+/// Returns why this process cannot use MPI, or an empty string if it can.
+std::string why_no_mpi();
+
+/// Returns the version of MPI, such as "Open MPI v4.1.4". Without MPI, returns the reason in
+/// parentheses.
+std::string mpi_text();
 
 }  // namespace sparsesync
