@@ -218,7 +218,7 @@ nb::tuple encoded(nb::handle given, Index rows, const std::optional<std::string>
         fmt::format("the code 'all' needs every row: {} of {} rows are given", of.size(), rows));
   }
   nb::bytes bytes = new_bytes(encoded_bytes(code, rows, std::ssize(of)));
-  const std::span<std::byte> out(reinterpret_cast<std::byte*>(PyBytes_AS_STRING(bytes.ptr())),
+  const std::span<std::byte> out(reinterpret_cast<std::byte*>(PyBytes_AsString(bytes.ptr())),
                                  bytes.size());
   {
     const WithoutGil without_gil;

@@ -12,7 +12,6 @@
 #include <array>
 #include <cstdint>
 #include <nlohmann/json.hpp>
-#include <random>
 #include <utility>
 #include <vector>
 
@@ -114,8 +113,12 @@ std::string this_place(const std::string& interfaces) {
 }
 
 std::uint64_t random_number() {
-  std::random_device device;
-  return (std::uint64_t{device()} << 32U) | device();
+  // Not std::random_device: a wheel that contains it would need glibc 2.36.
+  std::uint64_t number = 0;
+  if (getentropy(&number, sizeof(number)) != 0) {
+    throw Error("the system has no random numbers: getentropy() failed");
+  }
+  return number;
 }
 
 /// Returns the numbers of the workers' machines: the lowest rank of each.

@@ -1,6 +1,6 @@
 // ctest: NEEDS MPI
 // Open MPI as loaded at run time.
-#include "engine/transport/mpi_library.h"
+#include "sparsesync/transports/mpi.h"
 
 #include <dlfcn.h>
 #include <gmock/gmock.h>
@@ -11,7 +11,6 @@
 #include <string>
 
 #include "sparsesync/errors.h"
-#include "sparsesync/transports/mpi.h"
 #include "tests/support/scratch.h"
 
 namespace sparsesync::testing {
@@ -43,7 +42,7 @@ class MpiLibrary : public Test {
   void write_library(const char* name) {
     const std::string command =
         "c++ -shared -x c++ /dev/null -o '" + (scratch_ / name).string() + "'";
-    ASSERT_EQ(std::system(command.c_str()), 0);
+    ASSERT_EQ(std::system(command.c_str()), 0);  // NOLINT(bugprone-command-processor)
   }
 
   /// Prints why MPI is unusable as "[reason]", and exits.
