@@ -94,6 +94,34 @@ def test_nothing_compiled_is_loaded_before_it_is_asked_for():
     assert (done.returncode, done.stdout, done.stderr) == (0, "[]\n", "")
 
 
+# Prints the modules that the second import adds to those of the first, except those of this package.
+ADDED_MODULES = """
+import sys
+import {first}
+before = set(sys.modules)
+import {second}
+added = set(sys.modules) - before
+assert "{second}" in added
+print(sorted(name for name in added if name.split(".")[0] != "sparsesync"))
+"""
+
+
+OF_STATISTICS = {"statistics", "_statistics", "decimal", "_decimal", "fractions"}  # 2 ms
+
+
+def test_importing_the_torch_package_adds_hardly_more_than_its_own_modules():
+    """So that its import is quick; bench/python/import_times.py measures it."""
+    pytest.importorskip("torch", reason="PyTorch is not installed; run scripts/setup")
+    done = python(ADDED_MODULES.format(first="torch, torch.distributed", second="sparsesync.torch"))
+    assert (done.returncode, done.stderr) == (0, "")
+    assert set(ast.literal_eval(done.stdout)) <= OF_STATISTICS
+
+
+def test_an_added_module_is_found():
+    done = python(ADDED_MODULES.format(first="sys", second="sparsesync._native"))
+    assert "'typing'" in done.stdout, done
+
+
 def test_training_loads_nothing_of_the_laboratory():
     pytest.importorskip("torch", reason="PyTorch is not installed; run scripts/setup")
     laboratory = ["sparsesync._analysis", "sparsesync.analysis", "sparsesync.report"]
