@@ -9,6 +9,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <string>
 #include <system_error>
 #include <vector>
 
@@ -21,6 +22,14 @@ constexpr const char* kFile = "libucp.so.0";
 constexpr const char* kHowToInstall =
     "install the Debian package libucx0, or run `pip install libucx-cu12` and set "
     "SPARSESYNC_UCX_LIBRARY to its folder libucx/lib";
+
+/// Returns where `pip install sparsesync[ucx]` puts UCX: beside the folder of the Python package
+/// that has this code.
+std::filesystem::path beside_package() {
+  Dl_info code{};
+  if (dladdr(static_cast<const void*>(&kHowToInstall), &code) == 0) return kFile;
+  return std::filesystem::path(code.dli_fname).parent_path().parent_path() / "libucx/lib" / kFile;
+}
 
 /// Restores the signal handlers at the end of a scope. UCX's constructors install a handler of
 /// SIGHUP, and handlers of SIGILL, SIGBUS, SIGFPE and SIGSEGV if UCX_HANDLE_ERRORS is set.
@@ -98,9 +107,11 @@ void* load() {
   std::error_code unreadable;  // dlopen() reports the reason
   if (!configured.empty() && std::filesystem::is_directory(path, unreadable)) path /= kFile;
   if (void* const handle = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL)) return handle;
-  const char* const reason = dlerror();  // NOLINT(concurrency-mt-unsafe): glibc's is per thread
-  if (configured.empty())
+  const std::string reason = dlerror();  // NOLINT(concurrency-mt-unsafe): glibc's is per thread
+  if (configured.empty()) {
+    if (void* const handle = dlopen(beside_package().c_str(), RTLD_NOW | RTLD_LOCAL)) return handle;
     throw Error(fmt::format("cannot load UCX ({}): {}", reason, kHowToInstall));
+  }
   throw Error(
       fmt::format("cannot load UCX from SPARSESYNC_UCX_LIBRARY '{}' ({}): set it to {} or to the "
                   "folder of this file, or unset it",

@@ -48,8 +48,8 @@ struct Library {
 };
 
 /// Returns UCX's functions. The first call in a process loads the library: the copy that is already
-/// loaded, the file or folder that SPARSESYNC_UCX_LIBRARY names, or the system's libucp.so.0. Later
-/// calls repeat its outcome.
+/// loaded, the file or folder that SPARSESYNC_UCX_LIBRARY names, the system's libucp.so.0, or the
+/// one of PyPI's libucx packages beside the Python package. Later calls repeat its outcome.
 ///
 /// Loading leaves the process's signal handlers and memory functions unchanged: UCX starts with
 /// UCX_HANDLE_ERRORS=none and UCX_MEM_EVENTS=n, unless the environment sets these variables. A copy
