@@ -2,7 +2,7 @@
 
 scripts/test --full runs it, because building takes minutes. The last test downloads PyTorch (3 GB).
 """
-# ctest: NEEDS PYTHON LABELS long PROCESSORS 2 COST 1000
+# ctest: NEEDS PYTHON LABELS long SLOW ALL PROCESSORS 2 COST 1000
 
 import email
 import os
