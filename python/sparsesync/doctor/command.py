@@ -246,8 +246,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Prints the findings. Returns 0 if training is possible, otherwise 1."""
     parser = argparse.ArgumentParser(
         prog="python -m sparsesync doctor",
-        description="Prints what is installed, usable and missing, measures the links, and says what to do.\nUnder torchrun, srun or mpirun, "
-        "it examines all machines and measures the links between the ranks.\nThe exit status is 0 if training is possible, otherwise 1.",
+        description="Prints what is installed, usable and missing, measures the links, and says what to do.\n"
+        "Under torchrun, srun or mpirun, it examines all machines and measures the links between the ranks.\n"
+        "The exit status is 0 if training is possible, otherwise 1.",
         epilog="example:\n  python -m sparsesync doctor\n  torchrun --nproc-per-node 4 -m sparsesync doctor",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
