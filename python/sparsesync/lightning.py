@@ -24,7 +24,7 @@ class SparseSyncStrategy(DDPStrategy):  # type: ignore[misc]  # Lightning is opt
     """Trains like Lightning's ``DDPStrategy``, with ``sparsesync.torch.DistributedDataParallel`` as the wrapper.
 
     ``Trainer(strategy="sparsesync")`` creates it without arguments, once this module is imported. ``trainer.strategy.model`` is the
-    wrapper while ``fit()`` runs; the end of ``fit()`` closes it.
+    wrapper while ``fit()`` runs; the end of ``fit()`` closes it. Checkpoints do not contain the residual of a sparsifier.
 
     Args:
         options: Arguments of ``DDPStrategy``, such as ``timeout``, and of the wrapper, such as ``scheme`` and ``wire``. Arguments

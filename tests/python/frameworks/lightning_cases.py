@@ -119,6 +119,15 @@ def resumed(strategy: Callable[[], Any]) -> dict[str, Any]:
     return {**result(module, reference), "steps": [first.global_step, second.global_step], "names": names}
 
 
+def clipped_by_value(strategy: Any) -> str:
+    """Returns the error of torch, which cannot clip sparse gradients by value."""
+    try:
+        trainer(strategy, gradient_clip_val=0.05, gradient_clip_algorithm="value").fit(Module())
+    except NotImplementedError as error:
+        return str(error)
+    return "no error"
+
+
 def scaled() -> Any:
     return MixedPrecision("16-mixed", "cpu", torch.amp.GradScaler("cpu", init_scale=1024.0))
 
@@ -133,9 +142,11 @@ def main() -> None:
         found[f"{name}, clipped"] = fitted(strategy(), reference=clip, gradient_clip_val=0.05)
         found[f"{name}, accumulated"] = fitted(strategy(), reference=accumulated, accumulate_grad_batches=2)
         found[f"{name}, bf16"] = fitted(strategy(), reference=bf16, precision="bf16-mixed")
+        found[f"{name}, 16-mixed"] = fitted(strategy(), reference=bf16, precision="16-mixed")
         found[f"{name}, f16 with a scaled loss"] = fitted(strategy(), reference={"context": under_f16}, plugins=[scaled()])
         found[f"{name}, manual"] = fitted(strategy(), Module(manual=True))
         found[f"{name}, resumed"] = resumed(strategy)
+        found[f"{name}, clipped by value"] = clipped_by_value(strategy())
     found["by name"] = fitted("sparsesync")
     torch.distributed.destroy_process_group()
     support.report(FOLDER, found, int(os.environ["RANK"]))

@@ -70,6 +70,17 @@ def test_mixed_precision(strategy: str, precision: str, found: list[Any]) -> Non
 
 
 @BOTH
+def test_16_mixed_is_bf16_on_the_cpu(strategy: str, found: list[Any]) -> None:
+    assert [each["bits"] for each in of(found, f"{strategy}, 16-mixed")] == [each["bits"] for each in of(found, f"{strategy}, bf16")]
+
+
+@BOTH
+def test_torch_cannot_clip_sparse_gradients_by_value(strategy: str, found: list[Any]) -> None:
+    """The page of frameworks says so."""
+    assert all("clamp" in each and "Sparse" in each for each in of(found, f"{strategy}, clipped by value")), found
+
+
+@BOTH
 def test_manual_optimization(strategy: str, found: list[Any]) -> None:
     support.expect_trained(of(found, f"{strategy}, manual"))
 
