@@ -52,8 +52,9 @@ class DistributedDataParallel(torch_surface.Surface):
             evaluation. False: each worker keeps its buffers.
         init_sync: Broadcast parameters and buffers in the constructor. Shapes are compared in any case.
         process_group: A torch ProcessGroup, a member of ``local_group()``, or ``"alone"``. Without it, workers are
-            connected by MPI if mpirun started the process, and by torch's default group if torchrun did, which is
-            initialized with Gloo if necessary. A process that no launcher started trains alone.
+            connected by MPI if mpirun started the process, and by torch's default group if torchrun, srun or a launcher
+            with PMI's variables did. It is initialized with Gloo if necessary. A process that no launcher started trains
+            alone.
         bucket_cap_mb: Capacity of a bucket in MiB, for the schedules ``"lazy"`` and ``"dear"``. The default is 25 for
             ``"lazy"``, and a measured size for ``"dear"``. If workers are on several machines, the first bucket has at
             most 1 MiB.
@@ -86,7 +87,8 @@ class DistributedDataParallel(torch_surface.Surface):
         AgreementError: Modules or arguments differ between workers. Raised on all of them.
         DeadlineError: A worker did not connect in time.
         DeviceError: The build or the machine lacks the GPU.
-        InputError: An argument cannot be used, or another launcher, such as srun, started several processes.
+        InputError: An argument cannot be used, or a launcher that says nothing about the address started several
+            processes.
         UnsupportedError: A parameter or a buffer cannot be synchronized.
 
     Example:

@@ -15,7 +15,7 @@ from sparsesync import _launchers, _native
 SCHEME = "launcher"  # torch.distributed.init_process_group(..., init_method="launcher://")
 
 
-def _rendezvous(_: str, timeout: datetime.timedelta = dist.default_pg_timeout, **more: Any) -> Iterator[Any]:
+def _rendezvous(url: str, timeout: datetime.timedelta = dist.default_pg_timeout, **more: Any) -> Iterator[Any]:
     """Connects processes for torch. Processes of torchrun, or with its variables, connect as with env://."""
     if not _launchers.started_by_torchrun():
         found = _launchers.torch_variables()
@@ -25,7 +25,7 @@ def _rendezvous(_: str, timeout: datetime.timedelta = dist.default_pg_timeout, *
                 "MASTER_PORT, or use another init_method"
             )
         os.environ.update(found)
-    yield from rendezvous("env://", timeout=timeout, **more)
+    yield from rendezvous(url.replace(SCHEME, "env", 1), timeout=timeout, **more)
 
 
 def register() -> None:
