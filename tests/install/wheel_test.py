@@ -138,23 +138,30 @@ for extras in "" [report] [torch] [ucx]; do
   du -sm env | sed "s/env/$extras/" >>sizes.out
   case $extras in
     "") env/bin/python program.py >program.out ;;
-    "[torch]") env/bin/torchrun --nproc-per-node 2 readme.py ;;
+    "[torch]")
+      env/bin/torchrun --nproc-per-node 2 readme.py
+      env/bin/torchrun --nproc-per-node 2 backend.py
+      env/bin/torchrun --nproc-per-node 2 fsdp2.py
+      ;;
     "[ucx]")
       env/bin/python -c 'import sparsesync; print(sparsesync.ucx_version())' >ucx.out
       env/bin/torchrun --nproc-per-node 2 getting_started.py >getting_started.out 2>getting_started.err
       ;;
   esac
 done
+env/bin/pip install lightning
+env/bin/python with_lightning.py
 """
 
 
 LOGGED = "import logging\nlogging.basicConfig(level=logging.INFO)\n"
 
 
-def program_of(document):
-    """Returns the first program of a document that uses sparsesync.torch."""
+def program_of(document, *has):
+    """Returns the first program of a document that uses sparsesync.torch and has these texts."""
     text = (ROOT / document).read_text(encoding="utf-8")
-    return next(each for each in re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL) if "sparsesync.torch" in each)
+    programs = re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
+    return next(each for each in programs if all(part in each for part in ("sparsesync.torch", *has)))
 
 
 def test_a_bare_system_trains(built, tmp_path):
@@ -169,6 +176,11 @@ def test_a_bare_system_trains(built, tmp_path):
     (files / "run.sh").write_text(SCRIPT, encoding="utf-8")
     (files / "program.py").write_text(PROGRAM, encoding="utf-8")
     (files / "readme.py").write_text(program_of("README.md"), encoding="utf-8")
+    (files / "backend.py").write_text(program_of("docs/guide/torch-backend.md"), encoding="utf-8")
+    model, fsdp2 = (program_of("docs/guide/parallelism.md", each) for each in ("class Model", "fully_shard(model, mesh=mesh, ignored"))
+    (files / "fsdp2.py").write_text(model + fsdp2, encoding="utf-8")
+    with_lightning = program_of("docs/guide/frameworks.md", "lightning.Trainer(strategy=strategy")
+    (files / "with_lightning.py").write_text(with_lightning, encoding="utf-8")
     (files / "getting_started.py").write_text(LOGGED + program_of("docs/getting-started/pytorch.md"), encoding="utf-8")
     root = tmp_path / "root"
     try:
