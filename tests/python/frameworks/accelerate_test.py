@@ -13,6 +13,7 @@ pytest.importorskip("accelerate", reason="Accelerate is not installed; run scrip
 
 import framework_support as support
 import launching
+from framework_support import of
 
 PROGRAM = Path(__file__).with_name("accelerate_cases.py")
 WRAPPERS = {"backend": "torch.nn.parallel.distributed", "wrapper": "sparsesync.torch.distributed"}
@@ -22,13 +23,7 @@ BOTH = pytest.mark.parametrize("wrapper", list(WRAPPERS))
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
     """The results of all cases on both ranks. One program runs them, because importing Accelerate takes seconds."""
-    folder = tmp_path_factory.mktemp("accelerate")
-    command = launching.torchrun(support.WORKERS, PROGRAM, folder)
-    return launching.outcomes(command, folder, support.WORKERS, PYTHONHASHSEED="0", SPARSESYNC_BACKEND_SCHEME="balanced")
-
-
-def of(found: list[Any], case: str) -> list[Any]:
-    return [each[case] for each in found]
+    return support.outcomes(PROGRAM, tmp_path_factory.mktemp("accelerate"))
 
 
 @BOTH

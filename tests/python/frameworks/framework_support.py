@@ -127,6 +127,17 @@ def program_of_the_guide(section: str, folder: Path, before: str = "dist.destroy
     return program
 
 
+def outcomes(program: Path, folder: Path) -> list[Any]:
+    """Runs the cases of a program on all ranks. Returns the results of each rank, by case."""
+    command = launching.torchrun(WORKERS, program, folder)
+    return launching.outcomes(command, folder, WORKERS, PYTHONHASHSEED="0", SPARSESYNC_BACKEND_SCHEME="balanced")
+
+
+def of(found: list[Any], case: str) -> list[Any]:
+    """Returns the results of a case, by rank."""
+    return [each[case] for each in found]
+
+
 def expect_sent(done: subprocess.CompletedProcess[str]) -> None:
     """Expects that the program of the guide ended, and that sparsesync has sent bytes on each rank."""
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"

@@ -15,6 +15,7 @@ pytest.importorskip("lightning", reason="Lightning is not installed; run scripts
 
 import framework_support as support
 import launching
+from framework_support import of
 
 PROGRAM = Path(__file__).with_name("lightning_cases.py")
 BOTH = pytest.mark.parametrize("strategy", ["backend", "strategy"])
@@ -27,13 +28,7 @@ WRAPPERS = {
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
     """The results of all cases on both ranks. One program runs them, because importing Lightning takes seconds."""
-    folder = tmp_path_factory.mktemp("lightning")
-    command = launching.torchrun(support.WORKERS, PROGRAM, folder)
-    return launching.outcomes(command, folder, support.WORKERS, PYTHONHASHSEED="0", SPARSESYNC_BACKEND_SCHEME="balanced")
-
-
-def of(found: list[Any], case: str) -> list[Any]:
-    return [each[case] for each in found]
+    return support.outcomes(PROGRAM, tmp_path_factory.mktemp("lightning"))
 
 
 @BOTH

@@ -13,6 +13,7 @@ pytest.importorskip("transformers", reason="transformers is not installed; run s
 
 import framework_support as support
 import launching
+from framework_support import of
 
 PROGRAM = Path(__file__).with_name("transformers_cases.py")
 
@@ -20,13 +21,7 @@ PROGRAM = Path(__file__).with_name("transformers_cases.py")
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
     """The results of all cases on both ranks. One program runs them, because importing transformers takes seconds."""
-    folder = tmp_path_factory.mktemp("transformers")
-    command = launching.torchrun(support.WORKERS, PROGRAM, folder)
-    return launching.outcomes(command, folder, support.WORKERS, PYTHONHASHSEED="0", SPARSESYNC_BACKEND_SCHEME="balanced")
-
-
-def of(found: list[Any], case: str) -> list[Any]:
-    return [each[case] for each in found]
+    return support.outcomes(PROGRAM, tmp_path_factory.mktemp("transformers"))
 
 
 def test_training(found: list[Any]) -> None:
